@@ -1,0 +1,171 @@
+"""`make bench`: how fast, as ratios within one run on one machine. Nothing here is asserted.
+
+    python benchmarks/bench.py                 what the machine can do: GPU figures on a GPU, CPU figures on a CPU
+    python benchmarks/bench.py --json FILE     the figures as JSON too
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import plain
+from fedexperts.config import Settings, TaskSettings, TrainSettings
+from fedexperts.data import ClientData, Dataset
+from fedexperts.engine import Simulation
+from fedexperts.methods import Model, method_class
+from fedexperts.models import build
+from fedexperts.task import Task
+
+BATCH, TRAIN, TEST, VALIDATION, LR = 50, 500, 100, 50, 0.01
+
+
+def images(clients: int, model: str) -> Task:
+    """CIFAR-sized noise: 500 images to train, 100 to test and 50 to validate for each client."""
+    each = TRAIN + TEST + VALIDATION
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(0, 256, (min(clients, 200) * each, 3, 32, 32), dtype=np.uint8)
+    labels = rng.integers(0, 10, len(inputs))
+    dataset = Dataset("noise", inputs, labels, tuple(map(str, range(10))))
+    owned = np.arange(clients * each).reshape(clients, each) % len(inputs)
+    split = [ClientData(o[:TRAIN], o[TRAIN + TEST :], o[TRAIN : TRAIN + TEST]) for o in owned]
+    return Task(TaskSettings.check({"clients": clients, "model": model}), dataset, tuple(split))
+
+
+def simulation(method: str, task: Task, **values: Any) -> Simulation:
+    settings = Settings.check(
+        task.settings.model_dump() | {"method": method, "batch_size": BATCH, "lr": LR, "rounds": 10**6} | values
+    )
+    return Simulation(method_class(method)(settings.part(TrainSettings)), task, settings)
+
+
+def seconds(work: Callable[[], object], warm_up: int = 3, times: int = 5) -> float:
+    """Median time of one call."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    for _ in range(warm_up):
+        once()
+    return statistics.median(once() for _ in range(times))
+
+
+def plain_cnn(model: str, device: str, clients: int, **values: Any) -> dict[str, float]:
+    """FedAvg, every client training and evaluated in each round."""
+    task = images(clients, model)
+    found: dict[str, float] = {}
+    sim = simulation("fedavg", task, device=device, **values)
+    start = time.perf_counter()
+    sim.step()
+    found["first round, s"] = time.perf_counter() - start
+    found["our round, ms"] = 1e3 * seconds(sim.step)
+    sim.executor.close()
+    evaluation = 1e3 * seconds(sim.evaluate)
+    found["  of which evaluation, ms"] = evaluation
+    training = (found["our round, ms"] - evaluation) / 1e3
+    found["our samples/s in training"] = clients * TRAIN / training
+
+    inputs, labels = torch.from_numpy(task.dataset.inputs), torch.from_numpy(task.dataset.labels)
+    loop = plain.with_loaders(network(model, device), inputs, labels, task.clients, BATCH, LR, device)
+    found["plain loop with DataLoaders, ms"] = 1e3 * seconds(loop, warm_up=1, times=3)
+    found["ratio to the plain loop"] = found["plain loop with DataLoaders, ms"] / found["our round, ms"]
+
+    train = torch.from_numpy(np.concatenate([client.train for client in task.clients]))
+    one = plain.one_model(network(model, device), inputs[train].to(device), labels[train].to(device), clients * BATCH, LR)
+    found["one model's samples/s"] = len(train) / seconds(one)
+    found["share of the one-model limit"] = found["our samples/s in training"] / found["one model's samples/s"]
+    return found
+
+
+def network(model: str, device: str) -> nn.Module:
+    return nn.Sequential(*build(model, (3, 32, 32), 10).values()).to(device)
+
+
+def fedmoe(device: str, clients: int, **values: Any) -> dict[str, float]:
+    """FedMoE with five different CNNs against a plain loop that has its data on the device."""
+    task = images(clients, "heterogeneous")
+    sim = simulation("fedmoe", task, device=device, **values)
+    found: dict[str, float] = {}
+    start = time.perf_counter()
+    sim.step()
+    found["first round, s"] = time.perf_counter() - start
+    found["our round, ms"] = 1e3 * seconds(sim.step)
+    models = [Model(sim.method.parts(spec)).to(device) for spec in sim.specs]
+    data = sim.data
+    loop = plain.on_device(models, sim.method.predict, data.inputs, data.labels, task.clients, BATCH, LR)
+    found["plain loop, ms"] = 1e3 * seconds(loop, warm_up=1, times=3)
+    found["ratio to the plain loop"] = found["plain loop, ms"] / found["our round, ms"]
+    sim.executor.close()
+    return found
+
+
+def memory(device: str) -> dict[str, float]:
+    """Device memory of training: 10 clients, and 1,000 clients of which 10 are sampled."""
+    found = {}
+    for clients in (10, 1000):
+        sim = simulation("fedmoe", images(clients, "cnn1"), device=device, participation=10 / clients, evaluate_every=10**6)
+        torch.cuda.reset_peak_memory_stats()
+        data = torch.cuda.memory_allocated()
+        for _ in range(4):
+            sim.step()
+        found[f"{clients} clients, 10 in a round: peak MiB beside the data"] = (
+            torch.cuda.max_memory_allocated() - data
+        ) / 2**20
+        del sim
+        torch.cuda.empty_cache()
+    return found
+
+
+def machine(device: str) -> dict[str, str]:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.processor()} × {os.cpu_count()} cores"
+    return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "commit": commit.strip()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parts: dict[str, Callable[[], dict[str, float]]]
+    if device == "cuda":
+        parts = {
+            "plain CNN (32, 64 filters), 50 clients × 500, batch 50": lambda: plain_cnn("cnn-pm", device, 50),
+            "the same in tf32": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32"),
+            "LeNet-sized CNN, 50 clients × 500, batch 50": lambda: plain_cnn("cnn-da", device, 50),
+            "FedMoE, 100 clients, five models": lambda: fedmoe(device, 100),
+            "memory": lambda: memory(device),
+        }
+    else:
+        parts = {
+            "plain CNN, 10 clients × 500, batch 50, float32": lambda: plain_cnn("cnn-pm", device, 10),
+            "plain CNN, 10 clients × 500, batch 50, bfloat16": lambda: plain_cnn("cnn-pm", device, 10, precision="bfloat16"),
+            "FedMoE, 10 clients, five models": lambda: fedmoe(device, 10),
+        }
+    found: dict[str, Any] = {"machine": machine(device)}
+    print(" · ".join(f"{k} {v}" for k, v in found["machine"].items()), flush=True)
+    for title, part in parts.items():
+        found[title] = part()
+        print(f"\n{title}")
+        for name, value in found[title].items():
+            print(f"  {name:48} {value:12,.2f}", flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The public way to run a method, from Python and from the command line alike."""
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedexperts.config import Settings, TaskSettings, TrainSettings
+from fedexperts.engine import Observer, Simulation, scaled
+from fedexperts.errors import DataError, SavedStateError, SettingsError, suggestion
+from fedexperts.measure import (
+    HISTORY, LABELS, SETTINGS, STATE, SUMMARY, Figure, History, Kind, Record, Row, write_labels,
+)  # fmt: skip
+from fedexperts.methods import State, method_class, registry
+from fedexperts.report import write_page
+from fedexperts.task import Task
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended (or was loaded): its record, and its models."""
+
+    record: Record
+    simulation: Simulation
+    folder: Path | None = None
+
+    @property
+    def history(self) -> Sequence[Row]:
+        """One row per round and client; `pandas.DataFrame(result.history)` reads it."""
+        return self.record.rows
+
+    @property
+    def figures(self) -> dict[Kind, Figure]:
+        """The test accuracy in three honest readings: last, selected, peak."""
+        return self.record.figures
+
+    @property
+    def clients(self) -> list[State]:
+        """Every client's complete model as named tensors."""
+        return [self.simulation.client_state(k) for k in range(len(self.simulation.specs))]
+
+    def predict(self, client: int, inputs: np.ndarray) -> np.ndarray:
+        """Class probabilities of a client's model for images as uint8, samples × channels × height × width."""
+        simulation = self.simulation
+        if not 0 <= client < len(simulation.specs):
+            raise DataError(f"there is no client {client}; there are {len(simulation.specs)}, numbered from 0")
+        shape = simulation.specs[client].shape
+        if inputs.dtype != np.uint8 or inputs.shape[1:] != shape:
+            raise DataError(
+                f"client {client} takes uint8 images of shape (samples, {', '.join(map(str, shape))}), "
+                f"not {inputs.dtype} of shape {inputs.shape}"
+            )
+        program = simulation.fleet.program(client)
+        program.train_only(())
+        with torch.no_grad():
+            x = scaled(torch.from_numpy(inputs).to(simulation.device))
+            logits = program.bind(simulation.method.predict)(simulation.client_state(client), x)
+        probabilities: np.ndarray = logits.softmax(1).cpu().numpy()
+        return probabilities
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page of this run."""
+        return write_page([self.record], Path(path))
+
+
+def run(
+    method: str,
+    task: Task | None = None,
+    *,
+    out: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    **values: Any,
+) -> Result:
+    """Train a method on a task: `run("fedmoe", Task.of(data="digits"), rounds=50, gate_width=32)`.
+
+    `values` are settings (see `fedexperts.Settings`) and the method's own options by name. With `out`, the run is saved
+    there, with checkpoints; without, nothing is written.
+    """
+    if task is not None:
+        given = task.settings.model_dump()
+        if clash := sorted(name for name in values if name in given):
+            raise SettingsError(f"{', '.join(clash)} belong to the task, which is given already")
+        values = given | values
+    settings = settings_for(method, values)
+    return execute(settings, task, folder=None if out is None else Path(out), observers=observers)
+
+
+def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
+    """Complete settings from plain values: settings and the method's own options, flat or in a table of its name."""
+    kind = method_class(method)
+    values = dict(values)
+    tables = {name: values.pop(name) for name in list(values) if name in registry()}
+    options = values.pop("options", {}) | tables.get(method, {})
+    known = set(Settings.model_fields)
+    own = set(kind.Options.model_fields)
+    for name in list(values):
+        if name in own and name not in known:
+            options[name] = values.pop(name)
+        elif name not in known:
+            raise SettingsError(f"unknown setting '{name}' of {method}{suggestion(name, known | own)}")
+    options = kind.Options.check(options).model_dump(mode="json", exclude_unset=False, exclude_none=True)
+    return Settings.check({**values, "method": method, "options": options})
+
+
+def execute(
+    settings: Settings, task: Task | None = None, folder: Path | None = None, observers: Sequence[Observer] = ()
+) -> Result:
+    """Start a run."""
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise SavedStateError(f"{folder} exists and is not empty; choose another --out, or: fedexperts resume {folder}")
+    simulation, history = _assemble(settings, task, folder, observers)
+    if folder is not None:  # nothing is written before everything has been checked
+        folder.mkdir(parents=True, exist_ok=True)
+        write_labels(folder / LABELS, simulation.task.dataset.class_names, simulation.task.counts)
+        (folder / SETTINGS).write_text(settings.to_toml(), encoding="utf-8")
+    return _complete(simulation, history, folder)
+
+
+def resume(folder: str | Path, observers: Sequence[Observer] = (), data_dir: Path | None = None) -> Result:
+    """Continue a run from its last checkpoint to its end; the result is as if it had never stopped."""
+    folder = Path(folder)
+    if not (folder / SETTINGS).exists():
+        raise SavedStateError(f"{folder} is not a run folder: it has no {SETTINGS}")
+    settings = Settings.from_toml(folder / SETTINGS)
+    if data_dir is not None:
+        settings = settings.model_copy(update={"data_dir": data_dir})
+    simulation, history = _assemble(settings, None, folder, observers)
+    if (folder / STATE / "checkpoint.json").exists():
+        simulation.restore()
+    else:  # stopped before the first checkpoint: from the beginning
+        (folder / HISTORY).unlink(missing_ok=True)
+    return _complete(simulation, history, folder)
+
+
+def load(folder: str | Path, data_dir: Path | None = None) -> Result:
+    """A finished run with its models."""
+    folder = Path(folder)
+    record = Record.load(folder)
+    simulation, _ = _assemble(record.settings, None, folder, ())
+    simulation.restore()
+    return Result(record, simulation, folder)
+
+
+def run_or_resume(
+    settings: Settings, folder: Path, task: Task | None = None, observers: Sequence[Observer] = ()
+) -> Record:
+    """The run in the folder: read if it is finished, continued if it was interrupted, started if it is not there."""
+    if (folder / SETTINGS).exists():
+        found = Settings.from_toml(folder / SETTINGS)
+        if found != settings:
+            differing = sorted(n for n in Settings.model_fields if getattr(found, n) != getattr(settings, n))
+            raise SavedStateError(f"{folder} holds a run with other settings ({', '.join(differing)}); choose another --out")
+        if (folder / SUMMARY).exists():
+            return Record.load(folder)
+        return resume(folder, observers).record
+    return execute(settings, task, folder, observers).record
+
+
+def _assemble(
+    settings: Settings, task: Task | None, folder: Path | None, observers: Sequence[Observer]
+) -> tuple[Simulation, History]:
+    method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
+    task = task or Task.of(settings.part(TaskSettings))
+    history = History(folder / HISTORY if folder else None)
+    state = folder / STATE if folder else None
+    return Simulation(method, task, settings, (history, *observers), state), history
+
+
+def _complete(simulation: Simulation, history: History, folder: Path | None) -> Result:
+    started = time.perf_counter()
+    try:
+        simulation.run()
+    finally:
+        history.close()
+    task = simulation.task
+    record = Record(
+        settings=simulation.settings,
+        title=simulation.method.title or simulation.method.name,
+        rows=history.rows,
+        counts=task.counts,
+        class_names=task.dataset.class_names,
+        notes=[note for note in (simulation.note, task.dataset.note) if note],
+        environment=environment(simulation.device),
+        seconds=time.perf_counter() - started,
+    )
+    if folder is not None:
+        record.save(folder)
+    return Result(record, simulation, folder)
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a figure was made with."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "fedexperts": version("fedexperts"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": f"{device.type} ({name})",
+    }

@@ -1,0 +1,289 @@
+"""The command line. Every option is a field of the settings; a method's own options are taken by name too."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import click
+import typer
+from pydantic.fields import FieldInfo
+from rich.console import Console
+
+from fedexperts.config import EngineSettings, Frozen, TaskSettings, TrainSettings, read_toml
+from fedexperts.errors import FedExpertsError, SettingsError
+
+app = typer.Typer(
+    name="fedexperts",
+    help="Personalised federated learning with mixtures of experts.",
+    epilog="Example: fedexperts compare fedmoe fedavg standalone --data digits --clients 10 --rounds 30 --out demo",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+RUNS = Path("runs")
+OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True}
+MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
+Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
+
+
+def takes(*kinds: type[Frozen]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of these settings; it finds those that were used in `values`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
+
+        def wrapped(**arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in fields}
+            command(**arguments, values={name: value for name, value in given.items() if value is not None})
+
+        own = inspect.signature(command).parameters
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for name, p in own.items() if name != "values"]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(field))
+            for name, field in fields.items()
+        ]
+        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+        return wrapped
+
+    return decorate
+
+
+def _option(field: FieldInfo) -> Any:
+    kind: Any = field.annotation
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(choice for choice in get_args(kind) if choice is not type(None))
+    default = field.default
+    if get_origin(kind) is tuple:
+        kind, default = str, ",".join(default)
+    shown = "" if default is None else f"  [default: {str(default).lower() if isinstance(default, bool) else default}]"
+    return Annotated[kind | None, typer.Option(help=f"{field.description}{shown}", show_default=False)]
+
+
+def _extras(context: typer.Context) -> dict[str, str]:
+    """`--name value` and `--name=value` that no option claimed: the method's own settings."""
+    words, values = list(context.args), {}
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise SettingsError(f"'{word}' is not an option; options begin with --")
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not has_value:
+            value = words.pop(0) if words and not words[0].startswith("--") else "true"
+        values[name.replace("-", "_")] = value
+    return values
+
+
+def _values(context: typer.Context, config: Path | None, values: dict[str, Any]) -> dict[str, Any]:
+    """A file's settings, with the options of the command line before them."""
+    from_file = read_toml(config) if config else {}
+    from_file.pop("method", None)
+    return from_file | values | _extras(context)
+
+
+@app.command(context_settings=OPEN_ENDED)
+@takes(TaskSettings, TrainSettings, EngineSettings)
+def run(
+    context: typer.Context,
+    method: MethodName,
+    out: Annotated[Path | None, typer.Option(help="folder of the run (default: a new one in runs/)")] = None,
+    config: Config = None,
+    *,
+    values: dict[str, Any],
+) -> None:
+    """Train one method. Its own options (`fedexperts methods METHOD`) are taken too.
+
+    Example: fedexperts run fedmoe --data cifar10 --data-dir DATA --clients 10 --rounds 20 --gate-width 64
+    """
+    from fedexperts import api
+    from fedexperts.report import ProgressDisplay, comparison_table
+
+    settings = api.settings_for(method, _values(context, config, values))
+    folder = out or _new_folder(f"{method}-{settings.data}")
+    with _continues(f"fedexperts resume {folder}", folder), ProgressDisplay(console) as progress:
+        record = api.execute(settings, folder=folder, observers=[progress]).record
+    console.print(comparison_table([record]))
+    console.print(f"run:  {folder}\npage: fedexperts report {folder}")
+
+
+@app.command(context_settings=OPEN_ENDED)
+@takes(TaskSettings, TrainSettings, EngineSettings)
+def compare(
+    context: typer.Context,
+    methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
+    config: Config = None,
+    *,
+    values: dict[str, Any],
+) -> None:
+    """Train several methods on the same task, print the table and write the page.
+
+    Called again with the same --out it skips what is finished and continues what was interrupted.
+    Example: fedexperts compare fedmoe fedavg standalone --clients 10 --model heterogeneous --rounds 30 --out demo
+    """
+    from fedexperts import api
+    from fedexperts.methods import method_class
+    from fedexperts.report import ProgressDisplay, comparison_table, write_page
+    from fedexperts.task import Task
+
+    names, extras = _split_methods(methods, context)
+    context.args[:] = extras
+    given = _values(context, config, values)
+    options = {name for kind in map(method_class, names) for name in kind.Options.model_fields}
+    plans = [
+        api.settings_for(name, {k: v for k, v in given.items() if k not in options or k in method_class(name).Options.model_fields})
+        for name in names
+    ]
+    folder = out or _new_folder(f"compare-{plans[0].data}")
+    task = Task.of(plans[0].part(TaskSettings))
+    again = f"the same command with --out {folder}"
+    with _continues(again, folder), ProgressDisplay(console) as progress:
+        records = [api.run_or_resume(plan, folder / plan.method, task, [progress]) for plan in plans]
+    page = write_page(records, folder / "report.html")
+    console.print(comparison_table(records))
+    console.print(f"runs: {folder}\npage: {page}")
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
+    data_dir: Annotated[Path | None, typer.Option(help="folder with the data files, if it has moved")] = None,
+) -> None:
+    """Continue an interrupted run; it ends in exactly the state that it would have had without the break."""
+    from fedexperts import api
+    from fedexperts.report import ProgressDisplay, comparison_table
+
+    with _continues(f"fedexperts resume {folder}", folder), ProgressDisplay(console) as progress:
+        record = api.resume(folder, [progress], data_dir).record
+    console.print(comparison_table([record]))
+    console.print(f"run:  {folder}\npage: fedexperts report {folder}")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", show_default=False)],
+    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
+) -> None:
+    """Write one page about one or several finished runs, and print their table."""
+    from fedexperts.measure import Record
+    from fedexperts.report import comparison_table, write_page
+
+    records = [Record.load(folder) for folder in runs]
+    page = write_page(records, out)
+    console.print(comparison_table(records))
+    console.print(f"page: {page}")
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None) -> None:
+    """List the methods, or show one."""
+    from rich.table import Table
+
+    from fedexperts.methods import Owner, method_class, registry
+
+    if name is not None:
+        kind = method_class(name)
+        console.print(f"[bold]{kind.title}[/bold] ({kind.name})\n{kind.source}\n\n{inspect.getdoc(kind)}\n", highlight=False)
+        for part, owner in kind.owners.items():
+            console.print(f"  {part:16} {owner}", highlight=False)
+        for option, field in kind.Options.model_fields.items():
+            default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            flag = option.replace("_", "-")
+            console.print(f"  --{flag:14} {field.description}  [default: {default}]", highlight=False, markup=False)
+        return
+    table = Table("method", "shared", "private", "between clients", "source", box=None)
+    for kind in registry().values():
+        owned = [", ".join(p for p, o in kind.owners.items() if o is owner) or "–" for owner in Owner]
+        table.add_row(kind.name, *owned, kind.source)
+    console.print(table)
+
+
+@app.command(context_settings=OPEN_ENDED)
+@takes(TaskSettings)
+def data(
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="write a page with the picture of the partition")] = None,
+    config: Config = None,
+    *,
+    values: dict[str, Any],
+) -> None:
+    """List the data sets; with --data, show how one is split over the clients."""
+    from rich.table import Table
+
+    from fedexperts.data import known
+    from fedexperts.report import write_label_page
+    from fedexperts.task import Task
+
+    given = _values(context, config, values)
+    if not given and out is None:
+        table = Table("name", "what", "classes", "looks for", box=None)
+        for name, info in known().items():
+            table.add_row(name, info.title, str(info.classes), ", ".join(info.files))
+        console.print(table)
+        return
+    settings = TaskSettings.check({name: value for name, value in given.items()})
+    task = Task.of(settings)
+    title = f"{settings.data}, {settings.partition}, {settings.clients} clients"
+    table = Table("client", *task.dataset.class_names, "train", "validation", "test", title=title, box=None)
+    for k, (client, row) in enumerate(zip(task.clients, task.counts, strict=True)):
+        sizes = [len(client.train), len(client.validation), len(client.test)]
+        table.add_row(str(k), *(str(n) if n else "·" for n in row), *map(str, sizes))
+    console.print(table)
+    if out is not None:
+        console.print(f"page: {write_label_page(task.counts, task.dataset.class_names, title, out)}")
+
+
+def _split_methods(words: list[str], context: typer.Context) -> tuple[list[str], list[str]]:
+    """`compare a b --own-option 3`: what belongs to an unknown option is not a method."""
+    names = [word for word in words if not word.startswith("-")]
+    return names, list(context.args)
+
+
+def _new_folder(stem: str) -> Path:
+    """runs/STEM-001, the first number that is free."""
+    return next(path for n in range(1, 10**6) if not (path := RUNS / f"{stem}-{n:03}").exists())
+
+
+class _continues:  # noqa: N801 - reads as a statement
+    """On Ctrl-C the last checkpoint stays, and the command that continues is printed."""
+
+    def __init__(self, command: str, folder: Path) -> None:
+        self.command = command
+        self.folder = folder
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is KeyboardInterrupt:
+            if self.folder.exists():
+                print(f"\ninterrupted; the last checkpoint is kept. To continue: {self.command}", file=sys.stderr)
+            else:
+                print("\ninterrupted before anything was written", file=sys.stderr)
+            raise SystemExit(130)
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line and exit code 2, never a traceback."""
+    try:
+        app(standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except FedExpertsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Settings: what a run is, complete enough to repeat it. Frozen, checked on the way in, saved with every run."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedexperts.errors import SettingsError, suggestion
+
+PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
+
+
+class Frozen(BaseModel):
+    """Base of all settings: unknown names are refused, nothing changes afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> Self:
+        """Build from plain values; what is wrong becomes one clear `SettingsError`."""
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError("\n".join(_explain(line, cls) for line in error.errors())) from None
+
+
+def _explain(line: Any, model: type[BaseModel]) -> str:
+    path = ".".join(str(step) for step in line["loc"])
+    if line["type"] == "extra_forbidden":
+        name = str(line["loc"][-1])
+        return f"unknown setting '{name}'{suggestion(name, model.model_fields)}"
+    if not path:
+        return str(line["msg"]).removeprefix("Value error, ")
+    return f"setting '{path}' cannot be {line['input']!r}: {str(line['msg']).removeprefix('Value error, ')}"
+
+
+class TaskSettings(Frozen):
+    """Which data, who has which part of it, and which model each client runs."""
+
+    data: str = Field("digits", description="data set, see `fedexperts data`")
+    data_dir: Path | None = Field(None, description="folder with the data files (else $FEDEXPERTS_DATA)")
+    clients: int = Field(10, ge=1, description="number of clients N")
+    partition: PartitionName = Field("pathological", description="how the set is split over the clients")
+    classes_per_client: int = Field(2, ge=1, description="pathological: classes that a client has")
+    balanced: bool = Field(True, description="pathological: equal counts, or Dirichlet(alpha) counts")
+    alpha: float = Field(0.1, gt=0, description="Dirichlet parameter: smaller is more uneven")
+    shared_ratio: float = Field(
+        0.2, ge=0, le=1, description="dirichlet-shared: part of each class that is spread evenly"
+    )
+    samples_per_client: int | None = Field(None, ge=4, description="fixed number of samples of each client")
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="part of a client's data kept for testing")
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=1, description="part of a client's training data kept for choosing the round"
+    )
+    model: tuple[str, ...] = Field(
+        ("cnn5",), description="model; several, with commas, go to the clients in turn; 'heterogeneous' = cnn1…cnn5"
+    )
+    common_model: str | None = Field(
+        None, description="model of methods that need one for all (default: the last of --model)"
+    )
+    seed: int = Field(0, ge=0, description="seed of everything random")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _split_names(cls, value: Any) -> Any:
+        names = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        return tuple(f"cnn{i}" for i in range(1, 6)) if names == ("heterogeneous",) else names
+
+
+class TrainSettings(Frozen):
+    """How clients train and how often they talk."""
+
+    rounds: int = Field(100, ge=1, description="communication rounds T")
+    participation: float = Field(1.0, gt=0, le=1, description="part C of the clients sampled in a round")
+    epochs: int = Field(1, ge=1, description="local epochs E")
+    batch_size: int = Field(64, ge=2, description="samples in a batch; a smaller client uses all it has")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser, fresh in every round")
+    lr: float = Field(0.1, gt=0, description="learning rate")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay")
+
+
+class EngineSettings(Frozen):
+    """Where and how it runs. No setting here changes what is computed, only precision changes its digits."""
+
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
+    executor: Literal["auto", "loop", "workers", "stacked"] = Field(
+        "auto", description="one by one, one worker per core, or all clients as one program"
+    )
+    graphs: bool = Field(True, description="stacked on CUDA: capture the training steps as graphs")
+    group_size: int | None = Field(None, ge=1, description="most clients that are on the device at once")
+    precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="arithmetic of the products")
+    store: Literal["memory", "disk", "device"] = Field(
+        "memory", description="where clients live while they are not sampled"
+    )
+    evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations of all clients")
+    checkpoint_every: int = Field(10, ge=1, description="rounds between two checkpoints")
+
+
+class Settings(TaskSettings, TrainSettings, EngineSettings):
+    """A whole run: `method`, its own options, and everything above. Saved as `settings.toml`."""
+
+    method: str = Field("fedavg", description="see `fedexperts methods`")
+    options: dict[str, Any] = Field(default_factory=dict, description="the method's own settings")
+
+    @model_validator(mode="after")
+    def _on_cpu(self) -> Self:
+        if self.executor == "workers" and self.device not in ("auto", "cpu"):
+            raise ValueError(f"executor 'workers' runs on the CPU, not on '{self.device}'; use 'stacked' or 'loop'")
+        return self
+
+    def part(self, kind: type[Frozen]) -> Any:
+        """The settings of one kind (`TaskSettings`, `TrainSettings`, `EngineSettings`) out of all."""
+        return kind(**{name: getattr(self, name) for name in kind.model_fields})
+
+    def to_toml(self) -> str:
+        """The text that `from_toml` reads back to the same settings."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        return cls.check(read_toml(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A settings file as plain values."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"there is no settings file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not a TOML file: {error}") from None

@@ -1,0 +1,143 @@
+"""Data sets by name, from whatever form of them the user has."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedexperts.data import hub, plain, publisher
+from fedexperts.data.parts import Array, Found, Indices, check_labels, checked
+from fedexperts.data.registry import SetInfo, find, known
+from fedexperts.errors import DataError
+
+FOLDER_VARIABLE = "FEDEXPERTS_DATA"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """All samples of a set, train and test of its publisher together."""
+
+    name: str
+    inputs: Array
+    """Images: uint8, N×C×H×W. Texts: N strings."""
+    labels: Indices
+    class_names: tuple[str, ...]
+    note: str = ""
+    """Where the data came from and how it differs from what was published."""
+
+    def __post_init__(self) -> None:
+        is_image = self.inputs.dtype == np.uint8 and self.inputs.ndim == 4 and self.inputs.flags.c_contiguous
+        is_text = self.inputs.dtype.kind == "U" and self.inputs.ndim == 1
+        if not (is_image or is_text):
+            raise DataError(
+                f"data set '{self.name}' has {self.inputs.dtype} inputs of shape {self.inputs.shape}; "
+                "images are contiguous uint8 of shape (N, C, H, W), texts strings of shape (N,)"
+            )
+        check_labels(f"data set '{self.name}'", self.labels, len(self.inputs), self.classes)
+
+    @property
+    def kind(self) -> Literal["image", "text"]:
+        return "text" if self.inputs.dtype.kind == "U" else "image"
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def load(name: str, data_dir: Path | str | None = None, download: bool = False) -> Dataset:
+    """The set of that name from the data folder (or $FEDEXPERTS_DATA), in the first form found there.
+
+    With `download` a set that is not there is fetched from the Hugging Face hub and kept in the folder.
+    """
+    info = find(name)
+    if info.name == "digits":
+        return _digits(info)
+    folder = _folder(info, data_dir, download)
+    for read in (plain.read, publisher.read, hub.read):
+        if found := read(folder, info):
+            return _pooled(info, found)
+    if not download:
+        raise DataError(_missing(info, folder))
+    found = hub.download(info)
+    dataset = _pooled(info, found)
+    plain.write(folder, info, found)
+    return dataset
+
+
+def _digits(info: SetInfo) -> Dataset:
+    from sklearn.datasets import load_digits  # slow to import, and most runs use other data
+
+    digits = load_digits()
+    values = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # published as 0…16
+    return Dataset(
+        info.name, values[:, None], digits.target.astype(np.int64), info.names, "embedded in scikit-learn"
+    )
+
+
+def _folder(info: SetInfo, data_dir: Path | str | None, create: bool) -> Path:
+    named = data_dir or os.environ.get(FOLDER_VARIABLE)
+    if not named:
+        raise DataError(
+            f"{info.title} is read from files: name their folder (data_dir), or set {FOLDER_VARIABLE}; "
+            "the set 'digits' needs no files"
+        )
+    folder = Path(named).expanduser()
+    if not folder.is_dir() and not (create and not folder.exists()):
+        raise DataError(
+            f"the data folder {folder} {'is not a folder' if folder.exists() else 'does not exist'}"
+        )
+    return folder
+
+
+def _missing(info: SetInfo, folder: Path) -> str:
+    places = " or ".join("the folder itself" if place == "." else f"{place}/" for place in info.folders)
+    return (
+        f"no files of {info.title} in {folder}. Any of these would do:\n"
+        f"  {info.stem}.npz with {', '.join(plain.keys(info))}\n"
+        f"  {', '.join(info.files)} as published, in {places}\n"
+        f"  {', '.join(hub.patterns(info))} as on huggingface.co/datasets/{info.hub}\n"
+        f"or fetch it from there: fedexperts.data.load('{info.name}', '{folder}', download=True)"
+    )
+
+
+def _pooled(info: SetInfo, found: Found) -> Dataset:
+    """Train and test as one: each client splits its own share again."""
+    inputs, labels = zip(*(checked(part, info) for part in found.parts), strict=True)
+    _check_together(info, found, inputs, labels)
+    samples, rest = sum(len(part) for part in inputs), inputs[0].shape[1:]
+    # A result of concatenate alone would keep the order N×H×W×C in memory
+    out = np.empty((samples, *rest), np.result_type(*inputs))
+    notes = [f"from {found.source}", found.note]
+    if samples != info.samples:
+        notes.append(f"{samples:,} samples, published are {info.samples:,}")
+    if info.shape not in (None, rest):
+        notes.append(f"images of {rest[1]}×{rest[2]}, published are {info.shape[1]}×{info.shape[2]}")
+    return Dataset(
+        info.name,
+        np.concatenate(inputs, out=out),
+        np.concatenate(labels),
+        found.class_names,
+        "; ".join(note for note in notes if note),
+    )
+
+
+def _check_together(
+    info: SetInfo, found: Found, inputs: tuple[Array, ...], labels: tuple[Indices, ...]
+) -> None:
+    """What no part shows alone."""
+    if len(found.class_names) != info.classes:
+        raise DataError(
+            f"{found.source} names {len(found.class_names)} classes; {info.title} has {info.classes}"
+        )
+    if len({part.shape[1:] for part in inputs}) > 1:
+        raise DataError(f"{found.source} has images of different sizes in its parts")
+    for other in known().values():
+        start = other.first_labels
+        if start and other is not info and np.array_equal(labels[0][: len(start)], start):
+            # MNIST and Fashion-MNIST come in files of the same names
+            raise DataError(f"{found.source} holds {other.title}, not {info.title}: its labels begin {start}")

@@ -1,0 +1,68 @@
+"""The data on the device, and which samples a client sees in which step."""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexperts.data import Dataset
+from fedexperts.randomness import stream
+
+
+@dataclass(frozen=True)
+class DeviceData:
+    """A whole set on the device: images as uint8, turned into numbers in [-1, 1] only batch by batch."""
+
+    inputs: Tensor
+    labels: Tensor
+    fingerprint: int  # tells one set from another
+
+    @classmethod
+    def of(cls, dataset: Dataset, device: torch.device) -> "DeviceData":
+        return cls(
+            inputs=torch.from_numpy(dataset.inputs).to(device),
+            labels=torch.from_numpy(dataset.labels).to(device),
+            fingerprint=zlib.crc32(dataset.labels, zlib.crc32(np.ascontiguousarray(dataset.inputs))),
+        )
+
+    def x(self, index: Tensor) -> Tensor:
+        return scaled(self.inputs[index])
+
+    def y(self, index: Tensor) -> Tensor:
+        return self.labels[index]
+
+
+def scaled(inputs: Tensor) -> Tensor:
+    """uint8 → [-1, 1]. The same for every client: nothing about anybody's data is needed."""
+    return inputs.float().div_(127.5).sub_(1.0)
+
+
+def width(samples: int, batch_size: int) -> int:
+    """Samples in each of a client's batches."""
+    return min(samples, batch_size)
+
+
+def steps(samples: int, batch_size: int, epochs: int) -> int:
+    """Steps in a client's local training."""
+    return epochs * math.ceil(samples / batch_size)
+
+
+def batch_order(train: np.ndarray, batch_size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
+    """Steps × width: the samples of each step.
+
+    An epoch is a fresh permutation cut into batches. A last batch that is not full is completed with samples from
+    the epoch's beginning: every sample is seen, every batch has the same width (so that clients can be stacked, and
+    BatchNorm never meets a batch of one).
+    """
+    size = width(len(train), batch_size)
+    per_epoch = math.ceil(len(train) / size)
+    epochs_of = [np.resize(rng.permutation(train), (per_epoch, size)) for _ in range(epochs)]
+    return np.concatenate(epochs_of)
+
+
+def batch_stream(seed: int, client: int, round_number: int, stage: int) -> np.random.Generator:
+    """Where a client's batches of one stage come from."""
+    return stream(seed, "batches", client, round_number, stage)

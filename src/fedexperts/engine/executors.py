@@ -1,0 +1,169 @@
+"""Ways to run cohorts: one client after another, one worker per core, or the whole stack as one program.
+
+All give the same result, to float tolerance. Another way joins by implementing `Executor` and a name in `executor_for`.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedexperts.config import EngineSettings, TrainSettings
+from fedexperts.engine.batches import DeviceData
+from fedexperts.engine.cohort import Job, Lesson, Query
+from fedexperts.engine.fit import Fit, autocast
+from fedexperts.engine.graphs import StepGraphs
+
+QUERY_BATCH = 512
+"""Samples of a client that are evaluated at once."""
+
+
+class Executor(ABC):
+    """Trains and evaluates cohorts."""
+
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
+        self.data = data
+        self.train_settings = train
+        self.precision = engine.precision
+
+    @abstractmethod
+    def train(self, jobs: Sequence[Job]) -> None:
+        """Train every cohort in place and give each job its losses."""
+
+    @abstractmethod
+    def map(self, queries: Sequence[Query]) -> list[Tensor]:
+        """Each query's results: clients × samples × whatever the function gives for a sample."""
+
+    def close(self) -> None:
+        """Give back threads and the like; they come again when needed."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.labels.device
+
+
+class LoopExecutor(Executor):
+    """One client at a time, or several at a time on worker threads with one torch thread each."""
+
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings, workers: int = 1) -> None:
+        super().__init__(data, train, engine)
+        self.workers = workers
+        self._threads: ThreadPoolExecutor | None = None
+
+    def train(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.losses = [torch.zeros(len(job.cohort), device=self.device) for _ in job.lessons]
+        turns = [(job, i) for job in jobs for i in range(len(job.cohort))]
+        turns.sort(key=lambda turn: -sum(lesson.steps[turn[1]] for lesson in turn[0].lessons))
+        self._each(self._train_client, turns)
+
+    def _train_client(self, job: Job, position: int) -> None:
+        tensors, received = job.cohort.of(position), job.received_by(position)
+        for lesson, losses in zip(job.lessons, job.losses, strict=True):
+            fit = Fit(job.cohort.program, lesson.stage, tensors, received, self.train_settings, self.precision)
+            for index in lesson.order[position, : lesson.steps[position]]:
+                losses[position] += fit.step(self._x(index), self.data.y(index))
+            losses[position] /= lesson.steps[position]
+
+    def map(self, queries: Sequence[Query]) -> list[Tensor]:
+        results: list[list[Any]] = [[None] * len(query.cohort) for query in queries]
+
+        def ask(query: Query, position: int, answers: list[Any]) -> None:
+            query.cohort.program.train_only(())
+            call = query.cohort.program.bind(query.function)
+            index = query.index[position, : query.counts[position]]
+            with torch.no_grad(), autocast(self.device, self.precision):
+                pieces = [call(query.cohort.of(position), self._x(piece)) for piece in index.split(QUERY_BATCH)]
+            answers[position] = torch.cat(pieces)
+
+        turns = [(q, i, answers) for q, answers in zip(queries, results, strict=True) for i in range(len(q.cohort))]
+        self._each(ask, turns)
+        return [torch.nn.utils.rnn.pad_sequence(answers, batch_first=True) for answers in results]
+
+    def _x(self, index: Tensor) -> Tensor:
+        x = self.data.x(index)
+        # On a CPU bfloat16 convolutions are fast in this format only.
+        return x.contiguous(memory_format=torch.channels_last) if self.precision == "bfloat16" and x.dim() == 4 else x
+
+    def _each(self, work: Callable[..., None], turns: Iterable[tuple[Any, ...]]) -> None:
+        if self.workers == 1:
+            for turn in turns:
+                work(*turn)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
+        for done in [self._threads.submit(work, *turn) for turn in turns]:
+            done.result()
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+
+
+class StackedExecutor(Executor):
+    """All clients of a cohort in one program; on CUDA each cohort on a stream of its own, its steps as graphs."""
+
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
+        super().__init__(data, train, engine)
+        on_cuda = self.device.type == "cuda"
+        self._graphs = StepGraphs(data, train, engine.precision) if on_cuda and engine.graphs else None
+
+    def train(self, jobs: Sequence[Job]) -> None:
+        if self._graphs is not None:
+            self._graphs.train(jobs)
+            return
+        for job in jobs:
+            job.losses = [self._lesson(job, lesson) for lesson in job.lessons]
+
+    def _lesson(self, job: Job, lesson: Lesson) -> Tensor:
+        cohort = job.cohort
+        losses = torch.zeros(len(cohort), device=self.device)
+        fit = Fit(
+            cohort.program.stacked, lesson.stage, cohort.tensors, job.received, self.train_settings, self.precision,
+            job.common,
+        )
+        training = len(cohort)
+        for step in range(lesson.order.shape[1]):
+            if (active := lesson.active(step)) < training:
+                fit, training = fit.first(active), active
+            index = lesson.order[:active, step]
+            losses[:active] += fit.step(self.data.x(index), self.data.y(index))
+        return losses / torch.tensor(lesson.steps, device=self.device)
+
+    def map(self, queries: Sequence[Query]) -> list[Tensor]:
+        return [self._query(query) for query in queries]
+
+    def _query(self, query: Query) -> Tensor:
+        program = query.cohort.program.stacked
+        program.train_only(())
+        call = vmap(program.bind(query.function))
+        with torch.no_grad(), autocast(self.device, self.precision):
+            pieces = [call(query.cohort.tensors, self.data.x(piece)) for piece in query.index.split(QUERY_BATCH, dim=1)]
+        return torch.cat(pieces, dim=1)
+
+
+def executor_for(data: DeviceData, train: TrainSettings, engine: EngineSettings) -> Executor:
+    """The executor that the settings name, or the fastest for the device: stacked on a GPU, workers on a CPU."""
+    device = data.labels.device
+    if device.type == "cuda":
+        # cuDNN may otherwise pick other algorithms, and so other digits, from run to run.
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = engine.precision != "float32"
+    kind = engine.executor
+    if kind == "auto":
+        kind = "stacked" if device.type == "cuda" else "workers"
+    if kind == "stacked":
+        return StackedExecutor(data, train, engine)
+    return LoopExecutor(data, train, engine, workers=(os.cpu_count() or 1) if kind == "workers" else 1)
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

@@ -1,0 +1,126 @@
+"""One stage in training: leaves, an optimiser, and a step. The same code for one client and for a stack of them."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedexperts.config import TrainSettings
+from fedexperts.engine.program import Program
+from fedexperts.methods import Batch, Stage, State, part_of
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Forward passes run within this."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
+
+
+class Fit:
+    """Trains `tensors` in place: one client, or a stack whose first dimension is the client, with a loss for each.
+
+    The sum of the clients' losses gives each client its own gradient, and the optimisers work element by element, so
+    a stack trains exactly as its clients would one by one.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        stage: Stage,
+        tensors: State,
+        received: State,
+        train: TrainSettings,
+        precision: str,
+        common: frozenset[str] | None = None,
+    ) -> None:
+        """`common` is given for a stack: the names in `received` that are the same for all clients."""
+        self.program = program
+        self.stage = stage
+        self.received = received
+        self.train = train
+        self.precision = precision
+        self.common = common
+        # `.data`, not `.detach()`: views of one stack would share a version counter, and a step of one client, on another
+        # thread, would look like a change of this one's tensors.
+        self.leaves = {name: tensors[name].data.requires_grad_() for name in stage.moving(program.parameters)}
+        self.tensors = {name: tensor.data for name, tensor in tensors.items()} | self.leaves
+        self.optimizer = self._optimizer()
+        self._losses = program.bind(lambda model, x, y, received: stage.loss(model, Batch(x, y), received))
+        if common is not None:
+            dims = {name: None if name in common else 0 for name in received}
+            self._losses = vmap(self._losses, in_dims=(0, 0, 0, dims), randomness="different")
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
+        """One step; returns the loss, or the losses of the stack."""
+        self.program.train_only(self.stage.parts)
+        with autocast(x.device, self.precision):
+            losses: Tensor = self._losses(self.tensors, x, y, self.received)
+        leaves = list(self.leaves.values())
+        for leaf, gradient in zip(leaves, torch.autograd.grad(losses.sum(), leaves, allow_unused=True), strict=True):
+            leaf.grad = gradient
+        self.optimizer.step()
+        return losses.detach()
+
+    def first(self, count: int) -> "Fit":
+        """The same fit for the first `count` clients of the stack, its optimiser's memory included."""
+        narrow = Fit(
+            self.program,
+            self.stage,
+            {name: tensor[:count] for name, tensor in self.tensors.items()},
+            {n: t if n in (self.common or ()) else t[:count] for n, t in self.received.items()},
+            self.train,
+            self.precision,
+            self.common,
+        )
+        for name, leaf in self.leaves.items():
+            memory = self.optimizer.state[leaf]
+            narrow.optimizer.state[narrow.leaves[name]] = {k: v[:count] if v.dim() else v for k, v in memory.items()}
+        return narrow
+
+    def forget(self) -> None:
+        """Empty the optimiser's memory, in place."""
+        for memory in self.optimizer.state.values():
+            for value in memory.values():
+                value.zero_()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        train = self.train
+        groups = [
+            {
+                "params": [leaf for name, leaf in self.leaves.items() if part_of(name) == part],
+                "lr": self.stage.rates.get(part, train.lr),
+            }
+            for part in self.stage.parts
+        ]
+        optimizer: torch.optim.Optimizer
+        zeros: Callable[[Tensor], dict[str, Tensor]]
+        if train.optimizer == "sgd":
+            optimizer = torch.optim.SGD(groups, train.lr, train.momentum, weight_decay=train.weight_decay, foreach=True)
+            zeros = _no_memory if train.momentum == 0 else _momentum_memory
+        else:
+            on_gpu = any(leaf.is_cuda for leaf in self.leaves.values())
+            optimizer = torch.optim.Adam(
+                groups, train.lr, weight_decay=train.weight_decay, foreach=True, capturable=on_gpu
+            )
+            zeros = _adam_memory
+        for leaf in self.leaves.values():
+            optimizer.state[leaf] = zeros(leaf)
+        return optimizer
+
+
+# The optimisers' memory, made here and not at their first step, so that it can be sliced and emptied.
+
+
+def _no_memory(leaf: Tensor) -> dict[str, Tensor]:
+    return {}
+
+
+def _momentum_memory(leaf: Tensor) -> dict[str, Tensor]:
+    return {"momentum_buffer": torch.zeros_like(leaf)}
+
+
+def _adam_memory(leaf: Tensor) -> dict[str, Tensor]:
+    step = torch.zeros((), dtype=torch.float32, device=leaf.device)
+    return {"step": step, "exp_avg": torch.zeros_like(leaf), "exp_avg_sq": torch.zeros_like(leaf)}

@@ -1,0 +1,125 @@
+"""All clients: which of them can be stacked, who is on the device, and who waits in the store."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+
+import torch
+
+from fedexperts.engine.batches import steps, width
+from fedexperts.engine.cohort import Cohort
+from fedexperts.engine.program import Program
+from fedexperts.engine.store import Store
+from fedexperts.methods import Method, Model, State, select
+from fedexperts.randomness import SERVER, torch_stream
+from fedexperts.task import ClientSpec
+
+Group = tuple[Hashable, int]
+"""Clients that can be stacked: the same program and the same batch width."""
+
+
+class Fleet:
+    """Brings clients onto the device in cohorts, in buffers that stay where they are from round to round.
+
+    A cohort stays on the device until its place is needed; only then its clients go back to the store. So a run with
+    all clients in every round copies nothing, and one with few sampled clients needs room for those only.
+    """
+
+    def __init__(
+        self, method: Method, specs: Sequence[ClientSpec], seed: int, store: Store, device: torch.device, limit: int
+    ) -> None:
+        """`limit`: the most clients on the device at once."""
+        self.method = method
+        self.specs = specs
+        self.seed = seed
+        self.store = store
+        self.device = device
+        self.limit = limit
+        self._programs: dict[Hashable, Program] = {}
+        self._by_key: dict[tuple[object, ...], Program] = {}
+        self._buffers: dict[Group, State] = {}
+        self._resident: dict[Group, Cohort] = {}
+        self._changed: set[Group] = set()
+        self._group_of = [self._group(spec) for spec in specs]
+        self._sizes: dict[Group, int] = defaultdict(int)
+        for group in self._group_of:
+            self._sizes[group] += 1
+        with torch_stream(seed, "init", SERVER):
+            self.start = method.start(Model(method.parts(specs[0])))
+
+    def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
+        """Cohorts that cover the clients; those of one wave are on the device together."""
+        members: dict[Group, list[int]] = defaultdict(list)
+        for client in sorted(clients, key=lambda k: (-self._steps(k), k)):
+            members[self._group_of[client]].append(client)
+        chunks = {group: _chunks(ids, self._room(group, len(clients))) for group, ids in members.items()}
+        for number in range(max(map(len, chunks.values()))):
+            yield [self._bring(group, parts[number]) for group, parts in chunks.items() if number < len(parts)]
+
+    def changed(self, cohort: Cohort) -> None:
+        """These clients have trained: they must not be lost."""
+        self._changed |= {group for group, resident in self._resident.items() if resident is cohort}
+
+    def flush(self) -> None:
+        """Bring what has changed on the device back to the store."""
+        for group in self._changed:
+            cohort = self._resident[group]
+            kept = select(cohort.tensors, self.method.kept())
+            if self.store.device.type == "cpu":  # one copy per tensor, not one per client
+                kept = {name: tensor.cpu() for name, tensor in kept.items()}
+            for position, client in enumerate(cohort.clients):
+                self.store.put(client.id, {name: tensor[position] for name, tensor in kept.items()})
+        self._changed.clear()
+
+    def fresh(self, client: int) -> State:
+        """A client's kept tensors before it has ever trained; parts that come from the server are as it first sends."""
+        with torch_stream(self.seed, "init", client):
+            own = Model(self.method.parts(self.specs[client])).state_dict()
+        own |= self.method.receive(own, self.method.send(self.start, self.specs[client]))
+        return select(own, self.method.kept())
+
+    def kept(self, client: int) -> State:
+        """A client's kept tensors, wherever they are now."""
+        self.flush()
+        tensors = self.store.get(client)
+        return self.fresh(client) if tensors is None else tensors
+
+    def program(self, client: int) -> Program:
+        return self._programs[self._group_of[client][0]]
+
+    def _bring(self, group: Group, ids: list[int]) -> Cohort:
+        resident = self._resident.get(group)
+        if resident is not None and [spec.id for spec in resident.clients] == ids:
+            return resident
+        self.flush()
+        program = self._programs[group[0]]
+        buffer = self._buffers.get(group)
+        if buffer is None or len(next(iter(buffer.values()))) < len(ids):
+            self._resident.pop(group, None)
+            buffer = self._buffers[group] = {
+                name: torch.empty((len(ids), *shape), dtype=dtype, device=self.device)
+                for name, (shape, dtype) in program.layout.items()
+            }
+        cohort = Cohort(program, [self.specs[k] for k in ids], {n: t[: len(ids)] for n, t in buffer.items()})
+        kept = [tensors if (tensors := self.store.get(k)) is not None else self.fresh(k) for k in ids]
+        cohort.write(kept)
+        self._resident[group] = cohort
+        return cohort
+
+    def _room(self, group: Group, asked: int) -> int:
+        """How many clients of a group may be on the device together: its share of the limit."""
+        if asked <= self.limit:
+            return asked
+        return max(1, round(self.limit * self._sizes[group] / len(self.specs)))
+
+    def _steps(self, client: int) -> int:
+        return steps(self.specs[client].samples, self.method.train.batch_size, 1)
+
+    def _group(self, spec: ClientSpec) -> Group:
+        with torch.device("meta"):
+            program = Program(Model(self.method.parts(spec)))
+        self._programs.setdefault(program.signature, program)
+        return program.signature, width(spec.samples, self.method.train.batch_size)
+
+
+def _chunks(ids: list[int], size: int) -> list[list[int]]:
+    return [ids[start : start + size] for start in range(0, len(ids), size)]

@@ -1,0 +1,119 @@
+"""Training steps of a stack, captured as CUDA graphs: a step becomes one launch.
+
+A graph works on fixed memory. The cohort's tensors are that memory already (the fleet keeps its buffers), the order of
+batches and what was received are copied into it, and a counter on the device says which step is next. A graph is kept
+for each number of clients still training; before it is captured, real steps run eagerly and warm everything up.
+"""
+
+import logging
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedexperts.config import TrainSettings
+from fedexperts.engine.batches import DeviceData
+from fedexperts.engine.cohort import Job, Lesson
+from fedexperts.engine.fit import Fit
+
+WARM_UP = 2
+"""Eager steps before a graph is captured."""
+
+log = logging.getLogger(__name__)
+
+
+class StepGraphs:
+    """Trains jobs through captured steps, each cohort on its own stream."""
+
+    def __init__(self, data: DeviceData, train: TrainSettings, precision: str) -> None:
+        self.data = data
+        self.train_settings = train
+        self.precision = precision
+        self._tracks: dict[Hashable, _Track] = {}
+        self._streams: dict[int, torch.cuda.Stream] = {}
+
+    def train(self, jobs: Sequence[Job]) -> None:
+        main = torch.cuda.current_stream()
+        for number, job in enumerate(jobs):
+            stream = self._streams.setdefault(number, torch.cuda.Stream())
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                job.losses = [self._track(job, i, lesson).run(job, lesson) for i, lesson in enumerate(job.lessons)]
+        for number in range(len(jobs)):
+            main.wait_stream(self._streams[number])
+
+    def _track(self, job: Job, stage: int, lesson: Lesson) -> "_Track":
+        """The track whose memory this cohort is; made again when the memory or a shape has changed."""
+        places = tuple(tensor.data_ptr() for tensor in job.cohort.tensors.values())
+        shapes = tuple((name, tuple(tensor.shape[1:])) for name, tensor in job.received.items())
+        key = (job.cohort.program.signature, stage, lesson.order.shape[2], places, shapes, job.common)
+        track = self._tracks.get(key)
+        if track is None or not track.fits(lesson, len(job.cohort)):
+            track = self._tracks[key] = _Track(self, job, lesson)
+        return track
+
+
+class _Track:
+    """The fixed memory of one stage of one cohort, and its graphs by number of clients."""
+
+    def __init__(self, owner: StepGraphs, job: Job, lesson: Lesson) -> None:
+        self.data = owner.data
+        self.capacity = len(job.cohort)
+        self.order = lesson.order.clone()
+        self.received = {name: tensor.clone() for name, tensor in job.received.items()}
+        self.losses = torch.zeros(self.capacity, device=self.order.device)
+        self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
+        self.pool = torch.cuda.graph_pool_handle()
+        self.whole = Fit(
+            job.cohort.program.stacked, lesson.stage, job.cohort.tensors, self.received, owner.train_settings, owner.precision,
+            job.common,
+        )  # fmt: skip
+        self.fits_by_count: dict[int, Fit] = {}
+        self.eager_steps: dict[int, int] = {}
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def fits(self, lesson: Lesson, clients: int) -> bool:
+        return clients <= self.capacity and lesson.order.shape[1] <= self.order.shape[1]
+
+    def run(self, job: Job, lesson: Lesson) -> Tensor:
+        clients, steps = lesson.order.shape[:2]
+        self.order[:clients, :steps].copy_(lesson.order)
+        for name, value in job.received.items():
+            target = self.received[name]
+            (target if name in job.common else target[:clients]).copy_(value)
+        self.losses.zero_()
+        self.next_step.zero_()
+        self.whole.forget()
+        for step in range(steps):
+            self._advance(lesson.active(step))
+        counts = torch.tensor(lesson.steps, pin_memory=True).to(self.losses.device, non_blocking=True)
+        return self.losses[:clients] / counts
+
+    def _advance(self, active: int) -> None:
+        if active in self.graphs:
+            self.graphs[active].replay()
+            return
+        fit = self.fits_by_count.setdefault(active, self.whole.first(active))
+        done = self.eager_steps.get(active, 0)
+        if done == WARM_UP and self._capture(active, fit):
+            self.graphs[active].replay()
+            return
+        self._step(active, fit)
+        self.eager_steps[active] = done + 1
+
+    def _step(self, active: int, fit: Fit) -> None:
+        index = self.order[:active].index_select(1, self.next_step).squeeze(1)
+        self.losses[:active] += fit.step(self.data.x(index), self.data.y(index))
+        self.next_step += 1
+
+    def _capture(self, active: int, fit: Fit) -> bool:
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=stream):
+                self._step(active, fit)
+        except RuntimeError as error:  # slower without, but right
+            log.warning("steps of %d clients run without a CUDA graph: %s", active, error)
+            return False
+        self.graphs[active] = graph
+        return True

@@ -1,0 +1,48 @@
+"""What can be watched in a run. An observer implements the events that it wants."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedexperts.engine.cohort import Job
+from fedexperts.methods import Channel, Message
+
+if TYPE_CHECKING:
+    from fedexperts.engine.rounds import Simulation
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How one client's model does, on its own validation and test data."""
+
+    client: int
+    validation_correct: int
+    validation_samples: int
+    test_correct: int
+    test_samples: int
+
+
+class Observer:
+    """Base of all observers: it watches nothing."""
+
+    def started(self, simulation: "Simulation") -> None:
+        """Before the first round of this process."""
+
+    def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
+        """A message has been made; `client` is who sends or gets it."""
+
+    def trained(self, round_number: int, job: Job) -> None:
+        """A cohort has trained; its losses are on the device."""
+
+    def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
+        """All clients have been evaluated."""
+
+    def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
+        """A round is over; `losses` are the sampled clients' mean training losses."""
+
+    def save(self) -> dict[str, Any]:
+        """What a checkpoint must hold for this observer, as JSON."""
+        return {}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go back to what `save` gave."""

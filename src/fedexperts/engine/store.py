@@ -1,0 +1,158 @@
+"""Where clients live while they are not on the device, and the files that make a checkpoint.
+
+Every version of a client is a file of its own (`client-00017.3.safetensors`), never written over: a crash at any moment
+leaves the files that the last manifest names.
+"""
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from fedexperts.errors import SavedStateError
+from fedexperts.methods import State
+
+FORMAT = 1
+MANIFEST = "checkpoint.json"
+
+
+class Store:
+    """The kept parts of every client that has trained: in memory, on the device, or on disk."""
+
+    def __init__(self, place: str, device: torch.device, folder: Path | None = None) -> None:
+        self.on_disk = place == "disk"
+        self.device = device if place == "device" else torch.device("cpu")
+        self._temporary = tempfile.TemporaryDirectory(prefix="fedexperts-") if folder is None else None
+        self.folder = Path(self._temporary.name) if self._temporary else folder
+        assert self.folder is not None
+        self._live: dict[int, State] = {}  # what is in memory
+        self._files: dict[int, Record] = {}  # the newest file of each client
+        self._saved: dict[int, Record] = {}  # what the last checkpoint names
+        self._versions: dict[int, int] = {}
+
+    def get(self, client: int) -> State | None:
+        """The client's kept tensors, or nothing if it never trained."""
+        if client in self._live:
+            return self._live[client]
+        return read_tensors(self.folder_, self._files[client]) if client in self._files else None
+
+    def put(self, client: int, tensors: State) -> None:
+        if self.on_disk:
+            self._write(client, tensors)
+        else:
+            self._live[client] = {n: t.detach().to(self.device, copy=True) for n, t in tensors.items()}
+            self._files.pop(client, None)
+
+    def save(self) -> dict[str, "Record"]:
+        """Bring all to disk; only what changed since the last time is written."""
+        for client, tensors in self._live.items():
+            if client not in self._files:
+                self._write(client, tensors)
+        self._saved = dict(self._files)
+        return {str(client): record for client, record in sorted(self._files.items())}
+
+    def load(self, records: Mapping[str, "Record"]) -> None:
+        """Continue from what a checkpoint names."""
+        self._files = {int(client): record for client, record in records.items()}
+        self._saved = dict(self._files)
+        self._versions = {c: int(r["file"].rsplit(".", 2)[1]) for c, r in self._files.items()}
+        for client, record in self._files.items():
+            check_file(self.folder_, record)
+            if not self.on_disk:
+                tensors = read_tensors(self.folder_, record)
+                self._live[client] = {n: t.to(self.device) for n, t in tensors.items()}
+
+    @property
+    def folder_(self) -> Path:
+        assert self.folder is not None
+        return self.folder
+
+    def _write(self, client: int, tensors: State) -> None:
+        version = self._versions[client] = self._versions.get(client, 0) + 1
+        old = self._files.get(client)
+        self._files[client] = write_tensors(self.folder_, f"client-{client:05}.{version}.safetensors", tensors)
+        if old is not None and old != self._saved.get(client):
+            (self.folder_ / old["file"]).unlink(missing_ok=True)
+
+
+Record = dict[str, Any]
+"""A file of a checkpoint: its name, size and checksum."""
+
+
+def write_tensors(folder: Path, name: str, tensors: State) -> Record:
+    """Write tensors to a new file, safely on disk when this returns."""
+    raw = safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / name, "wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"file": name, "bytes": len(raw), "crc32": zlib.crc32(raw)}
+
+
+def check_file(folder: Path, record: Record) -> bytes:
+    """The bytes of a checkpoint's file, if they are what was written."""
+    path = folder / str(record["file"])
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise SavedStateError(f"the checkpoint names {path}, which is not there; start the run again") from None
+    if len(raw) != record["bytes"]:
+        raise SavedStateError(
+            f"{path} has {len(raw)} bytes where the checkpoint says {record['bytes']}: it was cut off or changed; "
+            "restore it from a copy or start the run again"
+        )
+    if zlib.crc32(raw) != record["crc32"]:
+        raise SavedStateError(f"{path} is damaged (its checksum differs); restore it from a copy or start the run again")
+    return raw
+
+
+def read_tensors(folder: Path, record: Record) -> State:
+    tensors: State = safetensors.torch.load(check_file(folder, record))
+    return tensors
+
+
+def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+    """Make a checkpoint the current one, in one atomic step, and clear away files that no longer belong to it."""
+    temporary = folder / (MANIFEST + ".new")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, **content}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / MANIFEST)
+    _sync_folder(folder)
+    named = {content["server"]["file"], *(record["file"] for record in content["clients"].values())}
+    for path in folder.glob("*.safetensors"):
+        if path.name not in named:
+            path.unlink()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SavedStateError(f"there is no checkpoint in {folder.parent}; start the run again") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise SavedStateError(f"{path} is cut off or damaged; restore it from a copy or start the run again") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise SavedStateError(
+            f"{path} is a checkpoint of format {found!r}, this version of fedexperts reads format {FORMAT}; "
+            "continue it with the version that wrote it (see settings.toml) or start the run again"
+        )
+    return content
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

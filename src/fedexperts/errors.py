@@ -1,0 +1,38 @@
+"""Every error that a user can cause: what was wrong, where, and what would be right."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedExpertsError(Exception):
+    """Base of all errors that are the input's fault; the command line prints them without a traceback."""
+
+
+class SettingsError(FedExpertsError):
+    """An option or a line of a settings file that cannot be taken."""
+
+
+class DataError(FedExpertsError):
+    """A data set that cannot be read, or a partition of it that cannot exist."""
+
+
+class MethodError(FedExpertsError):
+    """A method that does not fit its task."""
+
+
+class PrivacyError(FedExpertsError):
+    """A message that holds what must not leave its owner."""
+
+
+class DivergedError(FedExpertsError):
+    """A client whose loss is no longer a number."""
+
+
+class SavedStateError(FedExpertsError):
+    """A run folder or checkpoint that cannot be read or continued."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The nearest known word as half a sentence: "; did you mean 'fedavg'?", or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,77 @@
+"""The three honest figures of a run: last, selected on validation data, and peak on test data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from fedexperts.measure.history import Row
+from fedexperts.methods import Channel
+
+Kind = Literal["last", "selected", "peak"]
+
+MEANING: dict[Kind, str] = {
+    "last": "after the last round",
+    "selected": "in the round that was best on validation data: what may be claimed",
+    "peak": "best test score over the rounds: what the papers print",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Test accuracy of all clients in one round."""
+
+    round: int
+    mean: float  # over clients
+    weighted: float  # by test samples
+    std: float  # over clients
+    worst_tenth: float  # mean of the worst 10 % of the clients
+    clients: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """All evaluated rounds: rounds × clients."""
+
+    rounds: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    test_samples: np.ndarray
+
+    def figures(self) -> dict[Kind, Figure]:
+        return {
+            "last": self._figure(len(self.rounds) - 1),
+            "selected": self._figure(int(self.validation.mean(axis=1).argmax())),
+            "peak": self._figure(int(self.test.mean(axis=1).argmax())),
+        }
+
+    def _figure(self, position: int) -> Figure:
+        accuracy = self.test[position]
+        worst = np.sort(accuracy)[: ceil(len(accuracy) / 10)]
+        return Figure(
+            round=int(self.rounds[position]),
+            mean=float(accuracy.mean()),
+            weighted=float(np.average(accuracy, weights=self.test_samples)),
+            std=float(accuracy.std()),
+            worst_tenth=float(worst.mean()),
+            clients=tuple(accuracy.tolist()),
+        )
+
+
+def curve(rows: Sequence[Row]) -> Curve:
+    """The evaluated rounds of a history."""
+    evaluated = [row for row in rows if row["test_accuracy"] is not None]
+    rounds = np.unique([row["round"] for row in evaluated]).astype(int)
+    columns = {
+        name: np.array([row[name] for row in evaluated], dtype=float).reshape(len(rounds), -1)
+        for name in ("validation_accuracy", "test_accuracy", "test_samples")
+    }
+    return Curve(rounds, columns["validation_accuracy"], columns["test_accuracy"], columns["test_samples"][0])
+
+
+def totals(rows: Sequence[Row]) -> dict[str, int]:
+    """Bytes and parameters by channel, and FLOPs, over the whole run and all clients."""
+    names = [f"{channel}_{what}" for channel in Channel for what in ("parameters", "bytes")] + ["flops"]
+    return {name: int(sum(row[name] or 0 for row in rows)) for name in names}

@@ -1,0 +1,51 @@
+"""FLOPs of local training, counted in real forward and backward passes by torch's own counter."""
+
+from collections.abc import Hashable
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedexperts.engine import DeviceData, Job, Observer, Simulation
+from fedexperts.methods import Batch
+
+
+class FlopMeter(Observer):
+    """FLOPs of each client in the present round.
+
+    One step of one client is counted for each shape, stage and batch width, once per run, on copies of a real
+    client's tensors and on real samples; a client's FLOPs are those times its steps. Products and convolutions count,
+    element-wise work does not.
+    """
+
+    def __init__(self) -> None:
+        self.present: dict[int, int] = {}
+        self._per_step: dict[Hashable, int] = {}
+        self._data: DeviceData | None = None
+
+    def started(self, simulation: Simulation) -> None:
+        self._data = simulation.data
+
+    def trained(self, round_number: int, job: Job) -> None:
+        per_step = [self._step(job, number) for number in range(len(job.lessons))]
+        for position, client in enumerate(job.cohort.clients):
+            self.present[client.id] = sum(
+                flops * lesson.steps[position] for flops, lesson in zip(per_step, job.lessons, strict=True)
+            )
+
+    def close_round(self) -> None:
+        self.present.clear()
+
+    def _step(self, job: Job, number: int) -> int:
+        lesson = job.lessons[number]
+        key = (job.cohort.program.signature, number, lesson.order.shape[2])
+        if key not in self._per_step:
+            assert self._data is not None
+            index, program = lesson.order[0, 0], job.cohort.program
+            program.train_only(lesson.stage.parts)
+            moving = lesson.stage.moving(program.parameters)
+            tensors = {n: t.detach().clone().requires_grad_(n in moving) for n, t in job.cohort.of(0).items()}
+            batch = Batch(self._data.x(index), self._data.y(index))
+            with FlopCounterMode(display=False) as counter, torch.enable_grad():
+                program.bind(lesson.stage.loss)(tensors, batch, job.received_by(0)).backward()
+            self._per_step[key] = counter.get_total_flops()
+        return self._per_step[key]

@@ -1,0 +1,115 @@
+"""The history of a run: one row per round and client, written as it happens."""
+
+import csv
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from fedexperts.engine import Evaluation, Job, Observer, Simulation
+from fedexperts.errors import SavedStateError
+from fedexperts.measure.flops import FlopMeter
+from fedexperts.measure.ledger import Ledger
+from fedexperts.methods import Channel, Message
+
+COLUMNS = (
+    "round",
+    "client",
+    "train_loss",  # mean over the client's steps; empty if it was not sampled
+    "validation_accuracy",
+    "validation_samples",
+    "test_accuracy",
+    "test_samples",
+    *(f"{channel}_{what}" for channel in Channel for what in ("parameters", "bytes")),
+    "flops",
+)
+Row = dict[str, float | None]
+
+
+class History(Observer):
+    """Collects the rows, in memory and, if it has a file, there too.
+
+    The file only grows; a checkpoint notes its length, and whoever resumes cuts off what came later.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.rows: list[Row] = []
+        self.ledger = Ledger()
+        self.flops = FlopMeter()
+        self._evaluations: dict[int, Evaluation] = {}
+        self._file: IO[str] | None = None
+
+    def started(self, simulation: Simulation) -> None:
+        self.flops.started(simulation)
+        if self.path is not None and self._file is None:
+            self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+            if self._file.tell() == 0:
+                csv.writer(self._file).writerow(COLUMNS)
+
+    def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
+        self.ledger.message(round_number, channel, client, message)
+
+    def trained(self, round_number: int, job: Job) -> None:
+        self.flops.trained(round_number, job)
+
+    def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
+        self._evaluations = {result.client: result for result in results}
+
+    def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
+        rows = [self._row(round_number, client, losses.get(client)) for client in sorted({*losses, *self._evaluations})]
+        self.rows += rows
+        if self._file is not None:
+            csv.DictWriter(self._file, COLUMNS).writerows(rows)
+            self._file.flush()
+        self._evaluations = {}
+        self.ledger.close_round()
+        self.flops.close_round()
+
+    def _row(self, round_number: int, client: int, loss: float | None) -> Row:
+        row: Row = dict.fromkeys(COLUMNS)
+        row |= {"round": round_number, "client": client, "train_loss": loss, "flops": self.flops.present.get(client, 0)}
+        if (result := self._evaluations.get(client)) is not None:
+            row |= {
+                "validation_accuracy": result.validation_correct / result.validation_samples,
+                "validation_samples": result.validation_samples,
+                "test_accuracy": result.test_correct / result.test_samples,
+                "test_samples": result.test_samples,
+            }
+        for channel in Channel:
+            traffic = self.ledger.present.get((client, channel))
+            row[f"{channel}_parameters"] = traffic.parameters if traffic else 0
+            row[f"{channel}_bytes"] = traffic.bytes if traffic else 0
+        return row
+
+    def save(self) -> dict[str, Any]:
+        if self._file is None:
+            return {}
+        os.fsync(self._file.fileno())
+        return {"history_bytes": self._file.tell()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        length = saved["history_bytes"]
+        if not self.path.exists() or self.path.stat().st_size < length:
+            raise SavedStateError(f"{self.path} is missing or cut off: the checkpoint knows {length} bytes of it")
+        os.truncate(self.path, length)
+        self.rows = read_history(self.path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_history(path: Path) -> list[Row]:
+    """The rows of a history file; empty cells are None."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{name: _value(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(cell: str) -> float | None:
+    if cell == "":
+        return None
+    return int(cell) if cell.isdigit() else float(cell)

@@ -1,0 +1,100 @@
+"""A run as it lies in its folder: what was asked, what happened, who had which data."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedexperts.config import Settings
+from fedexperts.errors import SavedStateError
+from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
+from fedexperts.measure.history import Row, read_history
+
+SETTINGS, HISTORY, LABELS, SUMMARY, STATE = "settings.toml", "history.csv", "labels.csv", "summary.json", "state"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that tables, figures and pages are made of."""
+
+    settings: Settings
+    title: str  # the method as people write it
+    rows: Sequence[Row]
+    counts: np.ndarray  # clients × classes
+    class_names: Sequence[str]
+    notes: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @cached_property
+    def curve(self) -> Curve:
+        return curve(self.rows)
+
+    @cached_property
+    def figures(self) -> dict[Kind, Figure]:
+        return self.curve.figures()
+
+    @cached_property
+    def totals(self) -> dict[str, int]:
+        return totals(self.rows)
+
+    def save(self, folder: Path) -> None:
+        """Write what is not written while the run goes on."""
+        summary = {
+            "method": self.settings.method,
+            "title": self.title,
+            "figures": {kind: asdict(figure) for kind, figure in self.figures.items()},
+            "totals": self.totals,
+            "notes": list(self.notes),
+            "environment": self.environment,
+            "seconds": round(self.seconds, 3),
+        }
+        temporary = folder / (SUMMARY + ".new")
+        temporary.write_text(json.dumps(summary, indent=1, ensure_ascii=False), encoding="utf-8")
+        temporary.replace(folder / SUMMARY)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Record":
+        """A finished run from its folder."""
+        for name in (SETTINGS, HISTORY, LABELS, SUMMARY):
+            if not (folder / name).exists():
+                raise SavedStateError(_missing(folder, name))
+        summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        names, counts = read_labels(folder / LABELS)
+        return cls(
+            settings=Settings.from_toml(folder / SETTINGS),
+            title=summary["title"],
+            rows=read_history(folder / HISTORY),
+            counts=counts,
+            class_names=names,
+            notes=summary["notes"],
+            environment=summary["environment"],
+            seconds=summary["seconds"],
+        )
+
+
+def _missing(folder: Path, name: str) -> str:
+    if not folder.is_dir():
+        return f"there is no run folder {folder}"
+    if not (folder / SETTINGS).exists():
+        return f"{folder} is not a run folder: it has no {SETTINGS}"
+    return f"the run in {folder} is not finished (no {name}); continue it with: fedexperts resume {folder}"
+
+
+def write_labels(path: Path, class_names: Sequence[str], counts: np.ndarray) -> None:
+    """Who has how many samples of which class."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", *class_names])
+        writer.writerows([client, *row] for client, row in enumerate(counts.tolist()))
+
+
+def read_labels(path: Path) -> tuple[list[str], np.ndarray]:
+    with open(path, newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    return header[1:], np.array([row[1:] for row in rows], dtype=np.int64)

@@ -1,0 +1,93 @@
+"""What crosses a boundary, and who owns what. Messages are the only way out of a client and of the server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+"""Named tensors; the name's first word is the part that they belong to: `extractor.conv1.weight`."""
+
+
+class Owner(StrEnum):
+    """Who owns a part, and so where it may go."""
+
+    SHARED = "shared"  # the server combines it
+    PRIVATE = "private"  # it never leaves the client
+    PEER = "peer"  # other clients may fetch it, the server never sees it
+
+
+class Channel(StrEnum):
+    """The ways that a message can go."""
+
+    DOWN = "down"  # server to client
+    UP = "up"  # client to server
+    PEER = "peer"  # client to client
+
+
+def part_of(name: str) -> str:
+    """The part that a tensor belongs to."""
+    return name.partition(".")[0]
+
+
+def select(tensors: Mapping[str, Tensor], parts: set[str]) -> State:
+    """The tensors of some parts."""
+    return {name: tensor for name, tensor in tensors.items() if part_of(name) in parts}
+
+
+@dataclass(frozen=True)
+class Message:
+    """Named tensors and a few numbers. A message with neither is not sent."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.tensors or self.numbers)
+
+    @property
+    def parameters(self) -> int:
+        """How many values travel in tensors."""
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the tensors alone, as papers count them."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes on the wire: exactly `len(self.to_bytes())`, without making them."""
+        if not self:
+            return 0
+        layout = tuple((name, tuple(t.shape), t.dtype) for name, t in self.tensors.items())
+        return self.payload_bytes + _overhead(layout, tuple(self.numbers))
+
+    def to_bytes(self) -> bytes:
+        """The message in the safetensors format; numbers are tensors of one value."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        return safetensors.torch.save(tensors | {_NUMBER + name: _number(x) for name, x in self.numbers.items()})
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Message":
+        tensors = safetensors.torch.load(raw)
+        numbers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_NUMBER)}
+        return cls(tensors, {name.removeprefix(_NUMBER): x.item() for name, x in numbers.items()})
+
+
+_NUMBER = "#"
+
+
+def _number(x: float) -> Tensor:
+    return torch.tensor([x], dtype=torch.float64)
+
+
+@lru_cache(maxsize=4096)
+def _overhead(layout: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], numbers: tuple[str, ...]) -> int:
+    """Bytes of a message beyond its tensors: header and numbers. Depends on names and shapes only."""
+    probe = Message({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in layout}, dict.fromkeys(numbers, 0.0))
+    return len(probe.to_bytes()) - probe.payload_bytes

@@ -1,0 +1,69 @@
+"""FedMoE's gate and the switchable normalisation that it begins with."""
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedexperts.models.cnn import Shape
+
+
+class SwitchNorm(nn.Module):
+    """Switchable normalisation (Luo et al. 2019) of flat vectors.
+
+    On a vector the method's instance statistics are those of the layer, so two remain: of the sample (layer) and of
+    the batch, each mixed by learned softmax weights, one pair for the means and one for the variances. Evaluation
+    uses running batch statistics.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, width: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.mean_mix = nn.Parameter(torch.zeros(2))
+        self.var_mix = nn.Parameter(torch.zeros(2))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer_var, layer_mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
+        if self.training:
+            batch_var, batch_mean = torch.var_mean(x, dim=0, correction=0)
+            unbiased = batch_var.detach() * (len(x) / max(len(x) - 1, 1))
+            self.running_mean.mul_(1 - self.momentum).add_(self.momentum * batch_mean.detach())
+            self.running_var.mul_(1 - self.momentum).add_(self.momentum * unbiased)
+        else:
+            batch_var, batch_mean = self.running_var, self.running_mean
+        of_mean, of_var = self.mean_mix.softmax(0), self.var_mix.softmax(0)
+        mean = of_mean[0] * layer_mean + of_mean[1] * batch_mean
+        var = of_var[0] * layer_var + of_var[1] * batch_var
+        return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+
+
+class Gate(nn.Sequential):
+    """A sample's weights for the experts, summing to 1 (FedMoE, Section 4.3 and Figure 3).
+
+    flatten → switchable normalisation → Linear(d, m) → BatchNorm → Sigmoid → Linear(m, experts) → BatchNorm → Softmax
+    """
+
+    def __init__(self, shape: Shape, width: int, experts: int = 2) -> None:
+        pixels = math.prod(shape)
+        super().__init__(
+            nn.Flatten(),
+            SwitchNorm(pixels),
+            nn.Linear(pixels, width),
+            nn.BatchNorm1d(width),
+            nn.Sigmoid(),
+            nn.Linear(width, experts),
+            nn.BatchNorm1d(experts),
+            nn.Softmax(dim=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, super().forward(x))

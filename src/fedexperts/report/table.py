@@ -1,0 +1,86 @@
+"""The comparison of runs as a table, for the terminal and for the page."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from fedexperts.measure import MEANING, Record
+from fedexperts.methods import Channel
+from fedexperts.report.runs import Run, line_up, ranked
+
+PREFIXES = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+
+
+def comparison_table(records: Sequence[Record]) -> Table:
+    """One line per run, best selected mean first; made for a terminal of 80 to 100 columns."""
+    runs = line_up(records)
+    caption = Text("\n".join(["", *explanation(runs), *notes(records)]))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, caption=caption, caption_justify="left")
+    cells = columns(runs)
+    for (
+        header
+    ) in cells:  # they may all fold: in a narrow terminal the table grows longer, but no digit is lost
+        justify: JustifyMethod = "left" if header == "method" else "right"
+        table.add_column(
+            header, justify=justify, overflow="fold", style="bold" if header == "selected" else ""
+        )
+    for line in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, line))
+    return table
+
+
+def columns(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Headers (with a line break where the column is narrow) and their cells, best run first."""
+    runs = ranked(runs)
+    table = {"method": [run.name for run in runs]}
+    for kind in MEANING:
+        table[kind] = [percent(run.record.figures[kind].mean) for run in runs]
+    table["std"] = [percent(run.selected.std) for run in runs]
+    table["worst\n10 %"] = [percent(run.selected.worst_tenth) for run in runs]
+    table["weigh-\nted"] = [percent(run.selected.weighted) for run in runs]
+    sent = {channel: [run.record.totals[f"{channel}_bytes"] for run in runs] for channel in Channel}
+    prefix = _prefix(max(map(max, sent.values())), "MGTPE")
+    for channel in (Channel.UP, Channel.DOWN, Channel.PEER):
+        if channel is not Channel.PEER or any(sent[channel]):
+            table[f"{channel}\n{prefix}B"] = [_short(size / PREFIXES[prefix]) for size in sent[channel]]
+    flops = [run.record.totals["flops"] for run in runs]
+    prefix = _prefix(max(flops), "GTPE")
+    table[f"train\n{prefix}FLOP"] = [_short(number / PREFIXES[prefix]) for number in flops]
+    table["time\ns"] = [_short(run.record.seconds) for run in runs]
+    gains = [run.gain for run in runs]
+    if any(gain is not None for gain in gains):
+        table["gain"] = ["–" if gain is None else f"{gain:+.2f}" for gain in gains]
+    return table
+
+
+def explanation(runs: Sequence[Run]) -> list[str]:
+    """What the columns mean, a line each."""
+    lines = ["Test accuracy in %, mean over clients:"]
+    lines += [f"{kind} = {meaning}" for kind, meaning in MEANING.items()]
+    lines.append("std, worst 10 %, mean weighted by samples = over the clients, of selected")
+    lines.append("up, down, peer = sent to the server, by the server, between clients")
+    if any(run.gain is not None for run in runs):
+        lines.append("gain = selected over Standalone, in points")
+    return lines
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What the runs have to say, each thing once."""
+    return [f"Note: {note}" for note in dict.fromkeys(note for record in records for note in record.notes)]
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"
+
+
+def _prefix(largest: float, prefixes: str) -> str:
+    """The first unit in which the largest value has at most four digits before the point."""
+    return next((prefix for prefix in prefixes if largest < 1e4 * PREFIXES[prefix]), prefixes[-1])
+
+
+def _short(value: float) -> str:
+    """Three digits, or more where they stand before the point."""
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}" if value else "0"
