@@ -1,7 +1,7 @@
 """`make bench`: how fast, as ratios within one run on one machine. Nothing here is asserted.
 
-    python benchmarks/bench.py                 what the machine can do: GPU figures on a GPU, CPU figures on a CPU
-    python benchmarks/bench.py --json FILE     the figures as JSON too
+python benchmarks/bench.py                 what the machine can do: GPU figures on a GPU, CPU figures on a CPU
+python benchmarks/bench.py --json FILE     the figures as JSON too
 """
 
 import argparse
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plain
 import torch
 from torch import nn
 
-import plain
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Simulation
@@ -85,7 +85,9 @@ def plain_cnn(model: str, device: str, clients: int, **values: Any) -> dict[str,
     found["ratio to the plain loop"] = found["plain loop with DataLoaders, ms"] / found["our round, ms"]
 
     train = torch.from_numpy(np.concatenate([client.train for client in task.clients]))
-    one = plain.one_model(network(model, device), inputs[train].to(device), labels[train].to(device), clients * BATCH, LR)
+    one = plain.one_model(
+        network(model, device), inputs[train].to(device), labels[train].to(device), clients * BATCH, LR
+    )
     found["one model's samples/s"] = len(train) / seconds(one)
     found["share of the one-model limit"] = found["our samples/s in training"] / found["one model's samples/s"]
     return found
@@ -117,7 +119,9 @@ def memory(device: str) -> dict[str, float]:
     """Device memory of training: 10 clients, and 1,000 clients of which 10 are sampled."""
     found = {}
     for clients in (10, 1000):
-        sim = simulation("fedmoe", images(clients, "cnn1"), device=device, participation=10 / clients, evaluate_every=10**6)
+        sim = simulation(
+            "fedmoe", images(clients, "cnn1"), device=device, participation=10 / clients, evaluate_every=10**6
+        )
         torch.cuda.reset_peak_memory_stats()
         data = torch.cuda.memory_allocated()
         for _ in range(4):
@@ -133,7 +137,12 @@ def memory(device: str) -> dict[str, float]:
 def machine(device: str) -> dict[str, str]:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
     name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.processor()} × {os.cpu_count()} cores"
-    return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "commit": commit.strip()}
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit.strip(),
+    }
 
 
 def main() -> None:
@@ -143,17 +152,24 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parts: dict[str, Callable[[], dict[str, float]]]
     if device == "cuda":
+        small, wide = "CNN with 6 and 16 filters", "CNN with 32 and 64 filters"
+        sizes = "50 clients × 500 images, batch 50"
         parts = {
-            "plain CNN (32, 64 filters), 50 clients × 500, batch 50": lambda: plain_cnn("cnn-pm", device, 50),
-            "the same in tf32": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32"),
-            "LeNet-sized CNN, 50 clients × 500, batch 50": lambda: plain_cnn("cnn-da", device, 50),
-            "FedMoE, 100 clients, five models": lambda: fedmoe(device, 100),
+            f"{small}, {sizes}, float32": lambda: plain_cnn("cnn-da", device, 50),
+            f"{small}, {sizes}, tf32": lambda: plain_cnn("cnn-da", device, 50, precision="tf32"),
+            f"{wide}, {sizes}, float32": lambda: plain_cnn("cnn-pm", device, 50),
+            f"{wide}, {sizes}, tf32": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32"),
+            f"{wide}, {sizes}, tf32, compiled": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32", compile=True),
+            "FedMoE, 100 clients × 500 images, five models, float32": lambda: fedmoe(device, 100),
+            "FedMoE, 100 clients × 500 images, five models, tf32": lambda: fedmoe(device, 100, precision="tf32"),
             "memory": lambda: memory(device),
         }
     else:
         parts = {
             "plain CNN, 10 clients × 500, batch 50, float32": lambda: plain_cnn("cnn-pm", device, 10),
-            "plain CNN, 10 clients × 500, batch 50, bfloat16": lambda: plain_cnn("cnn-pm", device, 10, precision="bfloat16"),
+            "plain CNN, 10 clients × 500, batch 50, bfloat16": lambda: plain_cnn(
+                "cnn-pm", device, 10, precision="bfloat16"
+            ),
             "FedMoE, 10 clients, five models": lambda: fedmoe(device, 10),
         }
     found: dict[str, Any] = {"machine": machine(device)}

@@ -1,4 +1,4 @@
-"""What people write today: clients trained one after another in plain PyTorch. The ratios of the benchmark stand on it."""
+"""What people write today: clients trained one after another in plain PyTorch."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -14,7 +14,13 @@ from fedexperts.methods import Model
 
 
 def with_loaders(
-    server: nn.Module, inputs: Tensor, labels: Tensor, clients: Sequence[ClientData], batch: int, lr: float, device: str
+    server: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    clients: Sequence[ClientData],
+    batch: int,
+    lr: float,
+    device: str,
 ) -> Callable[[], None]:
     """A round of FedAvg with a DataLoader per client, all clients evaluated, as most code has it."""
 

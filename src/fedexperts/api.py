@@ -15,7 +15,17 @@ from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.engine import Observer, Simulation, scaled
 from fedexperts.errors import DataError, SavedStateError, SettingsError, suggestion
 from fedexperts.measure import (
-    HISTORY, LABELS, SETTINGS, STATE, SUMMARY, Figure, History, Kind, Record, Row, write_labels,
+    HISTORY,
+    LABELS,
+    SETTINGS,
+    STATE,
+    SUMMARY,
+    Figure,
+    History,
+    Kind,
+    Record,
+    Row,
+    write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
 from fedexperts.report import write_page
@@ -109,7 +119,10 @@ def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
 
 
 def execute(
-    settings: Settings, task: Task | None = None, folder: Path | None = None, observers: Sequence[Observer] = ()
+    settings: Settings,
+    task: Task | None = None,
+    folder: Path | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Result:
     """Start a run."""
     if folder is not None and folder.exists() and any(folder.iterdir()):
@@ -142,7 +155,8 @@ def load(folder: str | Path, data_dir: Path | None = None) -> Result:
     """A finished run with its models."""
     folder = Path(folder)
     record = Record.load(folder)
-    simulation, _ = _assemble(record.settings, None, folder, ())
+    settings = record.settings if data_dir is None else record.settings.model_copy(update={"data_dir": data_dir})
+    simulation, _ = _assemble(settings, None, folder, ())
     simulation.restore()
     return Result(record, simulation, folder)
 
@@ -155,7 +169,9 @@ def run_or_resume(
         found = Settings.from_toml(folder / SETTINGS)
         if found != settings:
             differing = sorted(n for n in Settings.model_fields if getattr(found, n) != getattr(settings, n))
-            raise SavedStateError(f"{folder} holds a run with other settings ({', '.join(differing)}); choose another --out")
+            raise SavedStateError(
+                f"{folder} holds a run with other settings ({', '.join(differing)}); choose another --out"
+            )
         if (folder / SUMMARY).exists():
             return Record.load(folder)
         return resume(folder, observers).record

@@ -137,7 +137,10 @@ def compare(
     given = _values(context, config, values)
     options = {name for kind in map(method_class, names) for name in kind.Options.model_fields}
     plans = [
-        api.settings_for(name, {k: v for k, v in given.items() if k not in options or k in method_class(name).Options.model_fields})
+        api.settings_for(
+            name,
+            {k: v for k, v in given.items() if k not in options or k in method_class(name).Options.model_fields},
+        )
         for name in names
     ]
     folder = out or _new_folder(f"compare-{plans[0].data}")
@@ -181,7 +184,9 @@ def report(
 
 
 @app.command()
-def methods(name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None) -> None:
+def methods(
+    name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None,
+) -> None:
     """List the methods, or show one."""
     from rich.table import Table
 
@@ -189,7 +194,10 @@ def methods(name: Annotated[str | None, typer.Argument(help="show one method and
 
     if name is not None:
         kind = method_class(name)
-        console.print(f"[bold]{kind.title}[/bold] ({kind.name})\n{kind.source}\n\n{inspect.getdoc(kind)}\n", highlight=False)
+        console.print(
+            f"[bold]{kind.title}[/bold] ({kind.name})\n{kind.source}\n\n{inspect.getdoc(kind)}\n",
+            highlight=False,
+        )
         for part, owner in kind.owners.items():
             console.print(f"  {part:16} {owner}", highlight=False)
         for option, field in kind.Options.model_fields.items():
@@ -224,10 +232,10 @@ def data(
     if not given and out is None:
         table = Table("name", "what", "classes", "looks for", box=None)
         for name, info in known().items():
-            table.add_row(name, info.title, str(info.classes), ", ".join(info.files))
+            table.add_row(name, info.title, str(info.classes), ", ".join([f"{info.stem}.npz", *info.files]))
         console.print(table)
         return
-    settings = TaskSettings.check({name: value for name, value in given.items()})
+    settings = TaskSettings.check(given)
     task = Task.of(settings)
     title = f"{settings.data}, {settings.partition}, {settings.clients} clients"
     table = Table("client", *task.dataset.class_names, "train", "validation", "test", title=title, box=None)
@@ -262,7 +270,10 @@ class _continues:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is KeyboardInterrupt:
             if self.folder.exists():
-                print(f"\ninterrupted; the last checkpoint is kept. To continue: {self.command}", file=sys.stderr)
+                print(
+                    f"\ninterrupted; the last checkpoint is kept. To continue: {self.command}",
+                    file=sys.stderr,
+                )
             else:
                 print("\ninterrupted before anything was written", file=sys.stderr)
             raise SystemExit(130)

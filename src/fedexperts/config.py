@@ -56,7 +56,8 @@ class TaskSettings(Frozen):
         0.1, gt=0, lt=1, description="part of a client's training data kept for choosing the round"
     )
     model: tuple[str, ...] = Field(
-        ("cnn5",), description="model; several, with commas, go to the clients in turn; 'heterogeneous' = cnn1…cnn5"
+        ("cnn5",),
+        description="model; several, with commas, go to the clients in turn; 'heterogeneous' = cnn1…cnn5",
     )
     common_model: str | None = Field(
         None, description="model of methods that need one for all (default: the last of --model)"
@@ -91,6 +92,7 @@ class EngineSettings(Frozen):
         "auto", description="one by one, one worker per core, or all clients as one program"
     )
     graphs: bool = Field(True, description="stacked on CUDA: capture the training steps as graphs")
+    compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
     group_size: int | None = Field(None, ge=1, description="most clients that are on the device at once")
     precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="arithmetic of the products")
     store: Literal["memory", "disk", "device"] = Field(

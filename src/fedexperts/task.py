@@ -41,9 +41,7 @@ class Task:
         if dataset.kind == "text":
             raise DataError(f"'{settings.data}' is text, and there is no model for text yet; use an image set")
         owned = partition(dataset.labels, dataset.classes, settings)
-        return cls(
-            settings, dataset, tuple(split(mine, dataset.labels, settings, k) for k, mine in enumerate(owned))
-        )
+        return cls(settings, dataset, tuple(split(mine, dataset.labels, settings, k) for k, mine in enumerate(owned)))
 
     @property
     def shape(self) -> Shape:

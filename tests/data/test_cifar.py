@@ -67,9 +67,7 @@ def test_the_batches_are_read_exactly(tmp_path, name, dump):
 def test_an_array_that_was_kept_by_columns_is_read_the_same(tmp_path):
     folder, pixels, _ = write_cifar(tmp_path)
     labels = [4, 5, 6]
-    (folder / "data_batch_1").write_bytes(
-        python2({b"data": np.asfortranarray(pixels[:3]), b"labels": labels})
-    )
+    (folder / "data_batch_1").write_bytes(python2({b"data": np.asfortranarray(pixels[:3]), b"labels": labels}))
     dataset = load("cifar10", tmp_path)
     assert np.array_equal(dataset.inputs.reshape(len(pixels), 3072), pixels)
     assert dataset.labels[:3].tolist() == labels

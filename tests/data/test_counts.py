@@ -24,9 +24,7 @@ def test_apportion_gives_the_rest_to_the_largest_remainders():
 
 
 def test_apportion_breaks_ties_at_random():
-    winners = {
-        int(apportion(np.array([1]), np.ones((1, 3)), np.random.default_rng(i)).argmax()) for i in range(40)
-    }
+    winners = {int(apportion(np.array([1]), np.ones((1, 3)), np.random.default_rng(i)).argmax()) for i in range(40)}
     assert winners == {0, 1, 2}
 
 

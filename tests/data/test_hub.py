@@ -107,9 +107,7 @@ def test_what_is_wrong_with_a_copy_is_named(tmp_path):
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     write(tmp_path / "mnist", "mnist", "train", 2)
     write(tmp_path / "mnist", "mnist", "test", 2)
-    monkeypatch.setitem(
-        sys.modules, "datasets", None
-    )  # what Python itself keeps for a module that is not there
+    monkeypatch.setitem(sys.modules, "datasets", None)  # what Python itself keeps for a module that is not there
     with pytest.raises(DataError, match=r"reading .* needs .* pip install 'fedexperts\[hub\]'"):
         load("mnist", tmp_path)
     with pytest.raises(DataError, match=r"downloading SVHN .* pip install 'fedexperts\[hub\]'"):

@@ -124,9 +124,7 @@ def test_a_pathological_client_falls_back_only_on_its_own_classes():
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_seed_gives_another_partition(kind):
     labels = np.repeat(np.arange(5), 100)
-    first, second = (
-        partition(labels, 5, TaskSettings(clients=5, partition=kind, alpha=5, seed=s)) for s in (0, 1)
-    )
+    first, second = (partition(labels, 5, TaskSettings(clients=5, partition=kind, alpha=5, seed=s)) for s in (0, 1))
     assert any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 

@@ -116,9 +116,7 @@ def test_a_damaged_idx_file_is_named(tmp_path, name, content, message):
 def write_svhn(folder, labels_of_test=(4, 10), pixels=32):
     train, test = (RNG.integers(0, 256, (pixels, pixels, 3, n), dtype=np.uint8) for n in (3, 2))
     savemat(folder / "train_32x32.mat", {"X": train, "y": np.array([[1], [10], [9]], np.uint8)})
-    savemat(
-        folder / "test_32x32.mat", {"X": test, "y": np.array(labels_of_test)[:, None]}, do_compression=True
-    )
+    savemat(folder / "test_32x32.mat", {"X": test, "y": np.array(labels_of_test)[:, None]}, do_compression=True)
     return np.concatenate([train, test], axis=3)
 
 
@@ -137,9 +135,7 @@ def test_damaged_svhn_files_are_named(tmp_path):
     with pytest.raises(DataError, match=r"test_32x32.mat has labels from 4 to 11"):
         load("svhn", tmp_path)
     write_svhn(tmp_path, pixels=30)
-    with pytest.raises(
-        DataError, match=r"train_32x32.mat holds uint8 values of shape \(3, 30, 30, 3\); svhn is"
-    ):
+    with pytest.raises(DataError, match=r"train_32x32.mat holds uint8 values of shape \(3, 30, 30, 3\); svhn is"):
         load("svhn", tmp_path)
     savemat(tmp_path / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 1), np.uint8)})
     with pytest.raises(DataError, match=r"train_32x32.mat cannot be read as a MATLAB file with X and y"):

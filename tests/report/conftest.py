@@ -57,7 +57,8 @@ def made_up(
         settings=Settings.check({"method": method, "clients": clients, "rounds": rounds, **settings}),
         title=title or TITLES.get(method, method),
         rows=rows,
-        counts=np.random.default_rng(0).integers(0, 40, (clients, classes)) * (np.indices((clients, classes)).sum(0) % 3),
+        counts=np.random.default_rng(0).integers(0, 40, (clients, classes))
+        * (np.indices((clients, classes)).sum(0) % 3),
         class_names=class_names or [str(c) for c in range(classes)],
         notes=notes,
         environment=environment or {"torch": "2.13.0", "device": "cpu (x86_64)"},
@@ -73,4 +74,8 @@ def make_record() -> MakeRecord:
 @pytest.fixture
 def three() -> list[Record]:
     """FedAvg below Standalone below FedMoE, in no order."""
-    return [made_up("fedavg", notes=["fedavg needs one model for all clients: all run cnn5"]), made_up("standalone"), made_up("fedmoe")]
+    return [
+        made_up("fedavg", notes=["fedavg needs one model for all clients: all run cnn5"]),
+        made_up("standalone"),
+        made_up("fedmoe"),
+    ]

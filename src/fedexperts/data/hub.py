@@ -83,9 +83,7 @@ def download(info: SetInfo) -> Found:
     where = f"huggingface.co/datasets/{info.hub}"
     with TemporaryDirectory() as cache:
         try:
-            splits = datasets.load_dataset(
-                info.hub, _COPIES[info.name].config, cache_dir=cache, keep_in_memory=True
-            )
+            splits = datasets.load_dataset(info.hub, _COPIES[info.name].config, cache_dir=cache, keep_in_memory=True)
         except Exception as error:  # no network, a moved repository, a full disk …
             raise DataError(
                 f"{info.title} could not be downloaded from {where} ({type(error).__name__}: {error}); "
@@ -99,9 +97,7 @@ def _library(purpose: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DataError(
-            f"{purpose} needs the Hugging Face library 'datasets': pip install 'fedexperts[hub]'"
-        ) from None
+        raise DataError(f"{purpose} needs the Hugging Face library 'datasets': pip install 'fedexperts[hub]'") from None
     return datasets
 
 
@@ -114,9 +110,7 @@ def _found(where: str, splits: Any, info: SetInfo) -> Found:
 
 def _part(where: str, split: Any, info: SetInfo, copy: _Copy) -> Part:
     if missing := [name for name in (copy.inputs, copy.labels) if name not in split.column_names]:
-        raise DataError(
-            f"{where} lacks the column {', '.join(missing)}; it has {', '.join(split.column_names)}"
-        )
+        raise DataError(f"{where} lacks the column {', '.join(missing)}; it has {', '.join(split.column_names)}")
     labels = np.array(list(split[copy.labels]))
     if info.shape is None:
         return Part(where, np.array(list(split[copy.inputs])), labels)

@@ -61,9 +61,7 @@ def checked(part: Part, info: SetInfo) -> tuple[Array, Indices]:
         inputs = inputs[..., None] if inputs.ndim == 3 else inputs
         fits = inputs.dtype == np.uint8 and (*inputs.shape[3:], *inputs.shape[1:3]) in shapes
         inputs = np.moveaxis(inputs, -1, 1) if fits else inputs
-        wanted = "uint8 images, " + " or ".join(
-            f"(N, {h}, {w}" + f", {c}" * (c > 1) + ")" for c, h, w in shapes
-        )
+        wanted = "uint8 images, " + " or ".join(f"(N, {h}, {w}" + f", {c}" * (c > 1) + ")" for c, h, w in shapes)
     if not fits:
         found = f"{part.inputs.dtype} values of shape {part.inputs.shape}"
         raise DataError(f"{part.where} holds {found}; {info.name} is {wanted}")
@@ -74,9 +72,7 @@ def checked(part: Part, info: SetInfo) -> tuple[Array, Indices]:
 def check_labels(where: str, labels: Array, samples: int, classes: int, first: int = 0) -> None:
     """One whole number per sample, `first` … `first + classes - 1`."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"{where} has labels of type {labels.dtype} and shape {labels.shape}; one whole number each"
-        )
+        raise DataError(f"{where} has labels of type {labels.dtype} and shape {labels.shape}; one whole number each")
     if len(labels) != samples:
         raise DataError(f"{where} has {samples:,} samples but {len(labels):,} labels")
     if not samples:

@@ -16,9 +16,7 @@ def decode(pictures: Sequence[tuple[str, Path | BinaryIO]], info: SetInfo) -> Ar
     try:
         from PIL import Image
     except ImportError:
-        raise DataError(
-            f"the pictures of {info.title} need Pillow: pip install 'fedexperts[images]'"
-        ) from None
+        raise DataError(f"the pictures of {info.title} need Pillow: pip install 'fedexperts[images]'") from None
     channels, height, width = info.shape or (0, 0, 0)
     values = np.empty((len(pictures), height, width, channels), np.uint8)
     for row, (where, source) in enumerate(pictures):
@@ -36,9 +34,7 @@ def read_folder(root: Path, info: SetInfo) -> Found:
     if len(wnids) != info.classes:
         raise DataError(f"{root / 'train'} has {len(wnids)} class folders; {info.title} has {info.classes}")
     number = {wnid: i for i, wnid in enumerate(wnids)}
-    train = [
-        (path, wnid) for wnid in wnids for path in sorted((root / "train" / wnid / "images").glob("*.JPEG"))
-    ]
+    train = [(path, wnid) for wnid in wnids for path in sorted((root / "train" / wnid / "images").glob("*.JPEG"))]
     if empty := sorted(set(wnids) - {wnid for _, wnid in train}):
         raise DataError(f"{root / 'train' / empty[0] / 'images'} holds no .JPEG pictures")
 
@@ -48,9 +44,7 @@ def read_folder(root: Path, info: SetInfo) -> Found:
         for line, text in enumerate(annotations.read_text(encoding="utf-8").splitlines(), 1):
             fields = text.split("\t")
             if len(fields) < 2 or fields[1] not in number:
-                raise DataError(
-                    f"{annotations}, line {line}: expected a picture and one of the classes in train/"
-                )
+                raise DataError(f"{annotations}, line {line}: expected a picture and one of the classes in train/")
             validation.append((root / "val" / "images" / fields[0], fields[1]))
 
     parts = []

@@ -60,9 +60,7 @@ def _idx(path: Path, dimensions: int) -> Array:
         start = 4 + 4 * dimensions
         shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist())
         if prod(shape) != len(raw) - start:
-            raise DataError(
-                f"{path} announces {prod(shape):,} values but holds {len(raw) - start:,}; is it truncated?"
-            )
+            raise DataError(f"{path} announces {prod(shape):,} values but holds {len(raw) - start:,}; is it truncated?")
         return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
 
@@ -88,9 +86,7 @@ def _news(path: Path) -> Part:
             if len(row) != 3 or not row[0].isdecimal():
                 if lines.line_num == 1 and row[:1] == ["Class Index"]:
                     continue  # a widespread copy has a header
-                raise DataError(
-                    f"{path}, line {lines.line_num}: expected class, title, description, found {row!r:.80}"
-                )
+                raise DataError(f"{path}, line {lines.line_num}: expected class, title, description, found {row!r:.80}")
             labels.append(int(row[0]))
             texts.append(f"{row[1]} {row[2]}".strip())
     return Part(str(path), np.array(texts, dtype=np.str_), np.array(labels, dtype=np.int64), first=1)

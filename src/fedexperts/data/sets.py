@@ -74,9 +74,7 @@ def _digits(info: SetInfo) -> Dataset:
 
     digits = load_digits()
     values = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # published as 0…16
-    return Dataset(
-        info.name, values[:, None], digits.target.astype(np.int64), info.names, "embedded in scikit-learn"
-    )
+    return Dataset(info.name, values[:, None], digits.target.astype(np.int64), info.names, "embedded in scikit-learn")
 
 
 def _folder(info: SetInfo, data_dir: Path | str | None, create: bool) -> Path:
@@ -88,9 +86,7 @@ def _folder(info: SetInfo, data_dir: Path | str | None, create: bool) -> Path:
         )
     folder = Path(named).expanduser()
     if not folder.is_dir() and not (create and not folder.exists()):
-        raise DataError(
-            f"the data folder {folder} {'is not a folder' if folder.exists() else 'does not exist'}"
-        )
+        raise DataError(f"the data folder {folder} {'is not a folder' if folder.exists() else 'does not exist'}")
     return folder
 
 
@@ -126,14 +122,10 @@ def _pooled(info: SetInfo, found: Found) -> Dataset:
     )
 
 
-def _check_together(
-    info: SetInfo, found: Found, inputs: tuple[Array, ...], labels: tuple[Indices, ...]
-) -> None:
+def _check_together(info: SetInfo, found: Found, inputs: tuple[Array, ...], labels: tuple[Indices, ...]) -> None:
     """What no part shows alone."""
     if len(found.class_names) != info.classes:
-        raise DataError(
-            f"{found.source} names {len(found.class_names)} classes; {info.title} has {info.classes}"
-        )
+        raise DataError(f"{found.source} names {len(found.class_names)} classes; {info.title} has {info.classes}")
     if len({part.shape[1:] for part in inputs}) > 1:
         raise DataError(f"{found.source} has images of different sizes in its parts")
     for other in known().values():

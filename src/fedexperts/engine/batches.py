@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedexperts.randomness import stream
 
 @dataclass(frozen=True)
 class DeviceData:
-    """A whole set on the device: images as uint8, turned into numbers in [-1, 1] only batch by batch."""
+    """A whole set on the device: images as uint8, channels last, turned into numbers in [-1, 1] only batch by batch."""
 
     inputs: Tensor
     labels: Tensor
@@ -23,13 +24,14 @@ class DeviceData:
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device) -> "DeviceData":
         return cls(
-            inputs=torch.from_numpy(dataset.inputs).to(device),
+            inputs=torch.from_numpy(dataset.inputs).movedim(1, -1).contiguous().to(device),
             labels=torch.from_numpy(dataset.labels).to(device),
-            fingerprint=zlib.crc32(dataset.labels, zlib.crc32(np.ascontiguousarray(dataset.inputs))),
+            fingerprint=zlib.crc32(dataset.labels.tobytes(), zlib.crc32(dataset.inputs.tobytes())),
         )
 
     def x(self, index: Tensor) -> Tensor:
-        return scaled(self.inputs[index])
+        """Images as models take them: … × channels × height × width."""
+        return scaled(self.inputs[index]).movedim(-1, -3)
 
     def y(self, index: Tensor) -> Tensor:
         return self.labels[index]
@@ -63,6 +65,30 @@ def batch_order(train: np.ndarray, batch_size: int, epochs: int, rng: np.random.
     return np.concatenate(epochs_of)
 
 
-def batch_stream(seed: int, client: int, round_number: int, stage: int) -> np.random.Generator:
-    """Where a client's batches of one stage come from."""
-    return stream(seed, "batches", client, round_number, stage)
+class BatchPlan:
+    """Who sees which samples when. A round's plan can be made before it is needed; that changes nothing in it."""
+
+    def __init__(self, train: Sequence[np.ndarray], batch_size: int, seed: int) -> None:
+        self.train = train
+        self.batch_size = batch_size
+        self.seed = seed
+        self._last: dict[int, int] = {}  # stage → epochs, as last asked for
+        self._ready: dict[tuple[int, int, int, int], np.ndarray] = {}
+
+    def take(self, client: int, round_number: int, stage: int, epochs: int) -> np.ndarray:
+        """Steps × width: the samples of a client's stage."""
+        self._last[stage] = epochs
+        ready = self._ready.pop((client, round_number, stage, epochs), None)
+        return self._make(client, round_number, stage, epochs) if ready is None else ready
+
+    def prepare(self, clients: Sequence[int], round_number: int) -> None:
+        """Make the plan of a round to come."""
+        self._ready = {
+            (client, round_number, stage, epochs): self._make(client, round_number, stage, epochs)
+            for client in clients
+            for stage, epochs in self._last.items()
+        }
+
+    def _make(self, client: int, round_number: int, stage: int, epochs: int) -> np.ndarray:
+        rng = stream(self.seed, "batches", client, round_number, stage)
+        return batch_order(self.train[client], self.batch_size, epochs, rng)

@@ -1,6 +1,6 @@
 """A cohort: clients of one shape, side by side in stacked tensors. A job: what they do in one round."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,13 +26,13 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.clients)
 
-    def of(self, position: int) -> State:
-        """One client's tensors, as views."""
-        return {name: tensor[position] for name, tensor in self.tensors.items()}
+    def of(self, position: int) -> "ClientView":
+        """One client's tensors."""
+        return ClientView(self.tensors, position)
 
-    def each(self) -> list[State]:
-        """Every client's tensors, as views."""
-        return [dict(zip(self.tensors, row, strict=True)) for row in zip(*map(Tensor.unbind, self.tensors.values()), strict=True)]
+    def each(self) -> list["ClientView"]:
+        """Every client's tensors."""
+        return [self.of(position) for position in range(len(self))]
 
     def write(self, changes: Sequence[Mapping[str, Tensor]]) -> None:
         """Give each client new values for some of its tensors; one that all get is copied once."""
@@ -43,6 +43,26 @@ class Cohort:
                 target.copy_(values[0].expand_as(target))
             else:
                 torch.stack([value.to(target) for value in values], out=target)
+
+
+class ClientView(Mapping[str, Tensor]):
+    """One client's tensors as views of the stack, made only when asked for."""
+
+    def __init__(self, stack: State, position: int) -> None:
+        self.stack = stack
+        self.position = position
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.stack[name][self.position]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stack
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stack)
+
+    def __len__(self) -> int:
+        return len(self.stack)
 
 
 @dataclass(frozen=True)
@@ -75,9 +95,9 @@ class Job:
 
 @dataclass
 class Query:
-    """A function of each sample, for some samples of each client: `index` is clients × samples, `counts` how many count."""
+    """A function of each sample, for some samples of each client."""
 
     cohort: Cohort
     function: Callable[[Model, Tensor], Any]
-    index: Tensor
-    counts: tuple[int, ...]
+    index: Tensor  # clients × samples
+    counts: tuple[int, ...]  # how many of a client's row count

@@ -5,8 +5,9 @@ All give the same result, to float tolerance. Another way joins by implementing 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,20 +32,34 @@ class Executor(ABC):
         self.train_settings = train
         self.precision = engine.precision
 
-    @abstractmethod
     def train(self, jobs: Sequence[Job]) -> None:
         """Train every cohort in place and give each job its losses."""
+        with numerics(self.precision):
+            self._train(jobs)
 
-    @abstractmethod
     def map(self, queries: Sequence[Query]) -> list[Tensor]:
         """Each query's results: clients × samples × whatever the function gives for a sample."""
+        with numerics(self.precision):
+            return self._map(queries)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back threads and the like; they come again when needed."""
+
+    @abstractmethod
+    def _train(self, jobs: Sequence[Job]) -> None: ...
+
+    @abstractmethod
+    def _map(self, queries: Sequence[Query]) -> list[Tensor]: ...
 
     @property
     def device(self) -> torch.device:
         return self.data.labels.device
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Forward passes only; each thread enters it itself."""
+        with torch.no_grad(), autocast(self.device, self.precision):
+            yield
 
 
 class LoopExecutor(Executor):
@@ -55,7 +70,7 @@ class LoopExecutor(Executor):
         self.workers = workers
         self._threads: ThreadPoolExecutor | None = None
 
-    def train(self, jobs: Sequence[Job]) -> None:
+    def _train(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.losses = [torch.zeros(len(job.cohort), device=self.device) for _ in job.lessons]
         turns = [(job, i) for job in jobs for i in range(len(job.cohort))]
@@ -67,28 +82,25 @@ class LoopExecutor(Executor):
         for lesson, losses in zip(job.lessons, job.losses, strict=True):
             fit = Fit(job.cohort.program, lesson.stage, tensors, received, self.train_settings, self.precision)
             for index in lesson.order[position, : lesson.steps[position]]:
-                losses[position] += fit.step(self._x(index), self.data.y(index))
+                losses[position] += fit.step(self.data.x(index), self.data.y(index))
             losses[position] /= lesson.steps[position]
 
-    def map(self, queries: Sequence[Query]) -> list[Tensor]:
+    def _map(self, queries: Sequence[Query]) -> list[Tensor]:
         results: list[list[Any]] = [[None] * len(query.cohort) for query in queries]
 
         def ask(query: Query, position: int, answers: list[Any]) -> None:
             query.cohort.program.train_only(())
             call = query.cohort.program.bind(query.function)
             index = query.index[position, : query.counts[position]]
-            with torch.no_grad(), autocast(self.device, self.precision):
-                pieces = [call(query.cohort.of(position), self._x(piece)) for piece in index.split(QUERY_BATCH)]
+            with self._inference():
+                pieces = [
+                    call(query.cohort.of(position), self.data.x(piece)) for piece in torch.split(index, QUERY_BATCH)
+                ]
             answers[position] = torch.cat(pieces)
 
         turns = [(q, i, answers) for q, answers in zip(queries, results, strict=True) for i in range(len(q.cohort))]
         self._each(ask, turns)
         return [torch.nn.utils.rnn.pad_sequence(answers, batch_first=True) for answers in results]
-
-    def _x(self, index: Tensor) -> Tensor:
-        x = self.data.x(index)
-        # On a CPU bfloat16 convolutions are fast in this format only.
-        return x.contiguous(memory_format=torch.channels_last) if self.precision == "bfloat16" and x.dim() == 4 else x
 
     def _each(self, work: Callable[..., None], turns: Iterable[tuple[Any, ...]]) -> None:
         if self.workers == 1:
@@ -112,9 +124,9 @@ class StackedExecutor(Executor):
     def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         super().__init__(data, train, engine)
         on_cuda = self.device.type == "cuda"
-        self._graphs = StepGraphs(data, train, engine.precision) if on_cuda and engine.graphs else None
+        self._graphs = StepGraphs(data, train, engine) if on_cuda and engine.graphs else None
 
-    def train(self, jobs: Sequence[Job]) -> None:
+    def _train(self, jobs: Sequence[Job]) -> None:
         if self._graphs is not None:
             self._graphs.train(jobs)
             return
@@ -125,7 +137,12 @@ class StackedExecutor(Executor):
         cohort = job.cohort
         losses = torch.zeros(len(cohort), device=self.device)
         fit = Fit(
-            cohort.program.stacked, lesson.stage, cohort.tensors, job.received, self.train_settings, self.precision,
+            cohort.program.stacked,
+            lesson.stage,
+            cohort.tensors,
+            job.received,
+            self.train_settings,
+            self.precision,
             job.common,
         )
         training = len(cohort)
@@ -136,25 +153,34 @@ class StackedExecutor(Executor):
             losses[:active] += fit.step(self.data.x(index), self.data.y(index))
         return losses / torch.tensor(lesson.steps, device=self.device)
 
-    def map(self, queries: Sequence[Query]) -> list[Tensor]:
+    def _map(self, queries: Sequence[Query]) -> list[Tensor]:
         return [self._query(query) for query in queries]
 
     def _query(self, query: Query) -> Tensor:
         program = query.cohort.program.stacked
         program.train_only(())
         call = vmap(program.bind(query.function))
-        with torch.no_grad(), autocast(self.device, self.precision):
-            pieces = [call(query.cohort.tensors, self.data.x(piece)) for piece in query.index.split(QUERY_BATCH, dim=1)]
+        with self._inference():
+            pieces = [call(query.cohort.tensors, self.data.x(i)) for i in torch.split(query.index, QUERY_BATCH, dim=1)]
         return torch.cat(pieces, dim=1)
+
+
+@contextmanager
+def numerics(precision: str) -> Iterator[None]:
+    """Within it CUDA computes repeatably and as precisely as was asked for."""
+    tf32, before = precision != "float32", torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        # cuDNN may otherwise pick other algorithms, and so other digits, from run to run.
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False, allow_tf32=tf32):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def executor_for(data: DeviceData, train: TrainSettings, engine: EngineSettings) -> Executor:
     """The executor that the settings name, or the fastest for the device: stacked on a GPU, workers on a CPU."""
     device = data.labels.device
-    if device.type == "cuda":
-        # cuDNN may otherwise pick other algorithms, and so other digits, from run to run.
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = engine.precision != "float32"
     kind = engine.executor
     if kind == "auto":
         kind = "stacked" if device.type == "cuda" else "workers"

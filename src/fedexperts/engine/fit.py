@@ -1,6 +1,6 @@
 """One stage in training: leaves, an optimiser, and a step. The same code for one client and for a stack of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,11 +29,12 @@ class Fit:
         self,
         program: Program,
         stage: Stage,
-        tensors: State,
+        tensors: Mapping[str, Tensor],
         received: State,
         train: TrainSettings,
         precision: str,
         common: frozenset[str] | None = None,
+        compiled: bool = False,
     ) -> None:
         """`common` is given for a stack: the names in `received` that are the same for all clients."""
         self.program = program
@@ -42,8 +43,9 @@ class Fit:
         self.train = train
         self.precision = precision
         self.common = common
-        # `.data`, not `.detach()`: views of one stack would share a version counter, and a step of one client, on another
-        # thread, would look like a change of this one's tensors.
+        self.compiled = compiled
+        # `.data`, not `.detach()`: views of one stack would share a version counter, and another thread's step with
+        # another client would look like a change of this one's tensors.
         self.leaves = {name: tensors[name].data.requires_grad_() for name in stage.moving(program.parameters)}
         self.tensors = {name: tensor.data for name, tensor in tensors.items()} | self.leaves
         self.optimizer = self._optimizer()
@@ -51,6 +53,8 @@ class Fit:
         if common is not None:
             dims = {name: None if name in common else 0 for name in received}
             self._losses = vmap(self._losses, in_dims=(0, 0, 0, dims), randomness="different")
+        if compiled:
+            self._losses = torch.compile(self._losses, dynamic=False)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One step; returns the loss, or the losses of the stack."""
@@ -73,6 +77,7 @@ class Fit:
             self.train,
             self.precision,
             self.common,
+            self.compiled,
         )
         for name, leaf in self.leaves.items():
             memory = self.optimizer.state[leaf]

@@ -25,7 +25,13 @@ class Fleet:
     """
 
     def __init__(
-        self, method: Method, specs: Sequence[ClientSpec], seed: int, store: Store, device: torch.device, limit: int
+        self,
+        method: Method,
+        specs: Sequence[ClientSpec],
+        seed: int,
+        store: Store,
+        device: torch.device,
+        limit: int,
     ) -> None:
         """`limit`: the most clients on the device at once."""
         self.method = method

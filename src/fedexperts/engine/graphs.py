@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from fedexperts.config import TrainSettings
+from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Job, Lesson
 from fedexperts.engine.fit import Fit
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 class StepGraphs:
     """Trains jobs through captured steps, each cohort on its own stream."""
 
-    def __init__(self, data: DeviceData, train: TrainSettings, precision: str) -> None:
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         self.data = data
         self.train_settings = train
-        self.precision = precision
+        self.engine = engine
         self._tracks: dict[Hashable, _Track] = {}
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
         main = torch.cuda.current_stream()
         for number, job in enumerate(jobs):
-            stream = self._streams.setdefault(number, torch.cuda.Stream())
+            stream = self._streams.setdefault(number, torch.cuda.Stream())  # type: ignore[no-untyped-call]
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 job.losses = [self._track(job, i, lesson).run(job, lesson) for i, lesson in enumerate(job.lessons)]
@@ -65,8 +65,8 @@ class _Track:
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
         self.pool = torch.cuda.graph_pool_handle()
         self.whole = Fit(
-            job.cohort.program.stacked, lesson.stage, job.cohort.tensors, self.received, owner.train_settings, owner.precision,
-            job.common,
+            job.cohort.program.stacked, lesson.stage, job.cohort.tensors, self.received, owner.train_settings,
+            owner.engine.precision, job.common, owner.engine.compile,
         )  # fmt: skip
         self.fits_by_count: dict[int, Fit] = {}
         self.eager_steps: dict[int, int] = {}

@@ -4,12 +4,13 @@ import copy
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedexperts.engine.patches import make_stackable
 from fedexperts.methods import Model, State
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
@@ -18,7 +19,11 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 def signature(model: nn.Module) -> Hashable:
     """Equal for two models exactly when one can compute with the other's tensors: layers, their settings, shapes."""
     modules = tuple(
-        (name, type(module), tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _is_setting(k, v))))
+        (
+            name,
+            type(module),
+            tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _is_setting(k, v))),
+        )
         for name, module in model.named_modules()
     )
     tensors = tuple((name, tuple(t.shape), t.dtype) for name, t in model.state_dict().items())
@@ -27,29 +32,6 @@ def signature(model: nn.Module) -> Hashable:
 
 def _is_setting(key: str, value: Any) -> bool:
     return not key.startswith("_") and key != "training" and isinstance(value, _PLAIN)
-
-
-class PatchConv2d(nn.Conv2d):
-    """A convolution as one product over image patches: the same numbers, but quick in a stack of clients.
-
-    `vmap` turns `nn.Conv2d` into a grouped convolution, which cuDNN runs group by group; this becomes one batched
-    product for all clients.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
-        x = nn.functional.pad(x, (pw, pw, ph, ph)) if ph or pw else x
-        patches = x.unfold(2, kh, sh).unfold(3, kw, sw).permute(0, 2, 3, 1, 4, 5)  # samples, rows, columns, C, kh, kw
-        out = patches.flatten(3) @ self.weight.flatten(1).T
-        return (out if self.bias is None else out + self.bias).permute(0, 3, 1, 2)
-
-
-def _stackable(module: nn.Module) -> None:
-    """Turn a model's plain convolutions into products over patches, in place."""
-    for part in module.modules():
-        plain = type(part) is nn.Conv2d and part.groups == 1 and part.dilation == (1, 1)
-        if plain and part.padding_mode == "zeros" and not isinstance(part.padding, str):
-            part.__class__ = PatchConv2d
 
 
 class Program:
@@ -74,7 +56,7 @@ class Program:
         """The same program for a stack of clients."""
         twin = copy.copy(self)
         twin._model, twin._local = copy.deepcopy(self._model), threading.local()
-        _stackable(twin._model)
+        make_stackable(twin._model)
         return twin
 
     def blank(self) -> State:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedexperts.config import EngineSettings, Settings, TrainSettings
-from fedexperts.engine.batches import DeviceData, batch_order, batch_stream
+from fedexperts.engine.batches import BatchPlan, DeviceData
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Query
 from fedexperts.engine.executors import executor_for, pick_device
 from fedexperts.engine.fleet import Fleet
@@ -43,6 +43,7 @@ class Simulation:
         train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
         self.device = pick_device(settings.device)
         self.data = DeviceData.of(task.dataset, self.device)
+        self.batches = BatchPlan([client.train for client in task.clients], settings.batch_size, settings.seed)
         self.executor = executor_for(self.data, train, engine)
         self.store = Store(settings.store, self.device, folder)
         self.specs, self.note = specs_for(method, task)
@@ -69,25 +70,30 @@ class Simulation:
         self.executor.close()
 
     def step(self) -> None:
-        """One round."""
+        """One round. Everything is queued on the device before its first result is waited for."""
         now = self.round + 1
         replies: list[Reply] = []
-        losses: dict[int, float] = {}
+        done: list[Job] = []
         for cohorts in self.fleet.waves(self.sample(now)):
             jobs = [self._job(cohort, now) for cohort in cohorts]
             self.executor.train(jobs)
             for job in jobs:
                 self.fleet.changed(job.cohort)
                 replies += self._replies(job, now)
-            losses |= self._losses(jobs, now)
+                for observer in self.observers:
+                    observer.trained(now, job)
+            done += jobs
         replies.sort(key=lambda reply: reply.client)
         self.server = self.method.combine(self.server, replies)
         self.round = now
-        if now % self.settings.evaluate_every == 0 or now == self.settings.rounds:
-            results = self.evaluate()
-            for observer in self.observers:
-                observer.evaluated(now, results)
+        evaluating = now % self.settings.evaluate_every == 0 or now == self.settings.rounds
+        answers = self._predict_held_out() if evaluating else []
+        self.batches.prepare(self.sample(now + 1), now + 1)  # while the device is busy
+        losses = self._losses(done, now)
+        results = self._scores(answers)
         for observer in self.observers:
+            if evaluating:
+                observer.evaluated(now, results)
             observer.ended(now, losses)
 
     def sample(self, round_number: int) -> list[int]:
@@ -106,22 +112,16 @@ class Simulation:
         return Job(cohort, lessons, received, common)
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
-        orders = [
-            batch_order(
-                self.task.clients[client.id].train,
-                self.settings.batch_size,
-                stage.epochs,
-                batch_stream(self.settings.seed, client.id, now, number),
-            )
-            for client in cohort.clients
-        ]
+        orders = [self.batches.take(client.id, now, number, stage.epochs) for client in cohort.clients]
         return Lesson(stage, self._to_device(_padded(orders)), tuple(len(order) for order in orders))
 
     def _replies(self, job: Job, now: int) -> list[Reply]:
         # A message must outlive the cohort's memory, which the next wave or round uses again.
         shared = select(job.cohort.tensors, self.method.owned(Owner.SHARED))
         after = Cohort(
-            job.cohort.program, job.cohort.clients, job.cohort.tensors | {n: t.clone() for n, t in shared.items()}
+            job.cohort.program,
+            job.cohort.clients,
+            job.cohort.tensors | {n: t.clone() for n, t in shared.items()},
         )
         replies = []
         for i, (client, own) in enumerate(zip(after.clients, after.each(), strict=True)):
@@ -152,25 +152,31 @@ class Simulation:
                 for client, loss in zip(job.cohort.clients, losses, strict=True):
                     if not math.isfinite(loss):
                         raise DivergedError(
-                            f"the loss of client {client.id} ({client.model}, {client.samples} samples) became {loss} in "
-                            f"stage {number + 1} of round {now}; a smaller learning rate than {self.settings.lr:g} may help"
+                            f"the loss of client {client.id} ({client.model}, {client.samples} samples) became {loss} "
+                            f"in stage {number + 1} of round {now}; a learning rate below {self.settings.lr:g} may help"
                         )
                     found[client.id] = loss
-            for observer in self.observers:
-                observer.trained(now, job)
         return found
 
     # --- evaluation
 
     def evaluate(self) -> list[Evaluation]:
         """Every client's model, as it would be used now, on the client's own validation and test data."""
-        results: list[Evaluation] = []
+        return self._scores(self._predict_held_out())
+
+    def _predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
+        answers: list[tuple[Cohort, Tensor]] = []
         for cohorts in self.fleet.waves(range(len(self.specs))):
             held_out = [[self._held_out[client.id] for client in cohort.clients] for cohort in cohorts]
-            predicted = self.ask(self._predicted_class, cohorts, held_out)
-            for cohort, answers in zip(cohorts, predicted, strict=True):
-                for client, answer in zip(cohort.clients, answers.cpu().numpy(), strict=True):
-                    results.append(self._score(client.id, answer))
+            answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
+        return answers
+
+    def _scores(self, answers: list[tuple[Cohort, Tensor]]) -> list[Evaluation]:
+        results = [
+            self._score(client.id, predicted)
+            for cohort, stacked in answers
+            for client, predicted in zip(cohort.clients, stacked.cpu().numpy(), strict=True)
+        ]
         return sorted(results, key=lambda result: result.client)
 
     def ask(self, function: Any, cohorts: Sequence[Cohort], samples: Sequence[Sequence[np.ndarray]]) -> list[Tensor]:
@@ -222,7 +228,7 @@ class Simulation:
                 "data": self.data.fingerprint,
                 "server": write_tensors(self.folder, f"server.{self.round}.safetensors", self.server),
                 "clients": self.store.save(),
-                "observers": [observer.save() for observer in self.observers],
+                "observers": {type(observer).__name__: observer.save() for observer in self.observers},
             },
         )
 
@@ -238,8 +244,8 @@ class Simulation:
         self.server = self._on_device(read_tensors(self.folder, manifest["server"]))
         self.store.load(manifest["clients"])
         self.round = manifest["round"]
-        for observer, saved in zip(self.observers, manifest["observers"], strict=True):
-            observer.restore(saved)
+        for observer in self.observers:
+            observer.restore(manifest["observers"].get(type(observer).__name__, {}))
 
     def _on_device(self, state: State) -> State:
         return {name: tensor.detach().to(self.device) for name, tensor in state.items()}

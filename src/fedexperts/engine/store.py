@@ -6,7 +6,9 @@ leaves the files that the last manifest names.
 
 import json
 import os
+import shutil
 import tempfile
+import weakref
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,9 +30,10 @@ class Store:
     def __init__(self, place: str, device: torch.device, folder: Path | None = None) -> None:
         self.on_disk = place == "disk"
         self.device = device if place == "device" else torch.device("cpu")
-        self._temporary = tempfile.TemporaryDirectory(prefix="fedexperts-") if folder is None else None
-        self.folder = Path(self._temporary.name) if self._temporary else folder
-        assert self.folder is not None
+        if folder is None and self.on_disk:
+            folder = Path(tempfile.mkdtemp(prefix="fedexperts-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._folder = folder
         self._live: dict[int, State] = {}  # what is in memory
         self._files: dict[int, Record] = {}  # the newest file of each client
         self._saved: dict[int, Record] = {}  # what the last checkpoint names
@@ -40,7 +43,7 @@ class Store:
         """The client's kept tensors, or nothing if it never trained."""
         if client in self._live:
             return self._live[client]
-        return read_tensors(self.folder_, self._files[client]) if client in self._files else None
+        return read_tensors(self.folder, self._files[client]) if client in self._files else None
 
     def put(self, client: int, tensors: State) -> None:
         if self.on_disk:
@@ -63,22 +66,22 @@ class Store:
         self._saved = dict(self._files)
         self._versions = {c: int(r["file"].rsplit(".", 2)[1]) for c, r in self._files.items()}
         for client, record in self._files.items():
-            check_file(self.folder_, record)
+            check_file(self.folder, record)
             if not self.on_disk:
-                tensors = read_tensors(self.folder_, record)
+                tensors = read_tensors(self.folder, record)
                 self._live[client] = {n: t.to(self.device) for n, t in tensors.items()}
 
     @property
-    def folder_(self) -> Path:
-        assert self.folder is not None
-        return self.folder
+    def folder(self) -> Path:
+        assert self._folder is not None, "a store in memory without a folder has no files"
+        return self._folder
 
     def _write(self, client: int, tensors: State) -> None:
         version = self._versions[client] = self._versions.get(client, 0) + 1
         old = self._files.get(client)
-        self._files[client] = write_tensors(self.folder_, f"client-{client:05}.{version}.safetensors", tensors)
+        self._files[client] = write_tensors(self.folder, f"client-{client:05}.{version}.safetensors", tensors)
         if old is not None and old != self._saved.get(client):
-            (self.folder_ / old["file"]).unlink(missing_ok=True)
+            (self.folder / old["file"]).unlink(missing_ok=True)
 
 
 Record = dict[str, Any]
@@ -109,7 +112,9 @@ def check_file(folder: Path, record: Record) -> bytes:
             "restore it from a copy or start the run again"
         )
     if zlib.crc32(raw) != record["crc32"]:
-        raise SavedStateError(f"{path} is damaged (its checksum differs); restore it from a copy or start the run again")
+        raise SavedStateError(
+            f"{path} is damaged (its checksum differs); restore it from a copy or start the run again"
+        )
     return raw
 
 

@@ -68,7 +68,12 @@ class History(Observer):
 
     def _row(self, round_number: int, client: int, loss: float | None) -> Row:
         row: Row = dict.fromkeys(COLUMNS)
-        row |= {"round": round_number, "client": client, "train_loss": loss, "flops": self.flops.present.get(client, 0)}
+        row |= {
+            "round": round_number,
+            "client": client,
+            "train_loss": loss,
+            "flops": self.flops.present.get(client, 0),
+        }
         if (result := self._evaluations.get(client)) is not None:
             row |= {
                 "validation_accuracy": result.validation_correct / result.validation_samples,
@@ -91,7 +96,7 @@ class History(Observer):
     def restore(self, saved: dict[str, Any]) -> None:
         if self.path is None:
             return
-        length = saved["history_bytes"]
+        length = saved.get("history_bytes", 0)
         if not self.path.exists() or self.path.stat().st_size < length:
             raise SavedStateError(f"{self.path} is missing or cut off: the checkpoint knows {length} bytes of it")
         os.truncate(self.path, length)

@@ -15,7 +15,13 @@ from fedexperts.errors import SavedStateError
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
 
-SETTINGS, HISTORY, LABELS, SUMMARY, STATE = "settings.toml", "history.csv", "labels.csv", "summary.json", "state"
+SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
+    "settings.toml",
+    "history.csv",
+    "labels.csv",
+    "summary.json",
+    "state",
+)
 
 
 @dataclass(frozen=True)

@@ -79,12 +79,12 @@ class Method:
     owners: ClassVar[Mapping[str, Owner]] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
 
     class Options(Frozen):
-        """The method's own settings; they are options of the command line by themselves."""
+        """The method's own settings; each is an option of the command line by itself."""
 
-    options: Options
+    options: Frozen
 
     def __init__(self, train: TrainSettings | None = None, options: Mapping[str, Any] | None = None) -> None:
-        self.train = train or TrainSettings()
+        self.train = train or TrainSettings.check({})
         self.options = self.Options.check(options or {})
 
     # --- a client's model and how it trains
@@ -114,11 +114,11 @@ class Method:
         """Server → client at the start of a round."""
         return Message(server)
 
-    def receive(self, own: State, message: Message) -> State:
+    def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """Which of the client's tensors become what; the rest of the message reaches the loss as `received`."""
         return {name: tensor for name, tensor in message.tensors.items() if name in own}
 
-    def reply(self, own: State, received: State, client: ClientSpec) -> Message:
+    def reply(self, own: Mapping[str, Tensor], received: State, client: ClientSpec) -> Message:
         """Client → server after training."""
         shared = select(own, self.owned(Owner.SHARED))
         return Message(shared, {"samples": client.samples}) if shared else Message()
@@ -133,7 +133,7 @@ class Method:
         """Parts that a client keeps from one round to its next one; all others come anew from the server."""
         return self.owned(Owner.PRIVATE, Owner.PEER)
 
-    def personalise(self, own: State, message: Message) -> State:
+    def personalise(self, own: Mapping[str, Tensor], message: Message) -> State:
         """The client's model as it is used and evaluated, given what the server would send now."""
         return self.receive(own, message)
 
@@ -154,16 +154,37 @@ def weighted_mean(replies: Sequence[Reply]) -> State:
 
     Buffers are averaged like weights; whole numbers (BatchNorm's counters) become the largest.
     """
-    samples = [reply.message.numbers["samples"] for reply in replies]
+    samples = torch.tensor([reply.message.numbers["samples"] for reply in replies], dtype=torch.float64)
+    shares = (samples / samples.sum()).float()
     state = {}
     for name, first in replies[0].message.tensors.items():
         stacked = torch.stack([reply.message.tensors[name] for reply in replies])
         if first.is_floating_point():
-            weights = torch.tensor(samples, dtype=torch.float64, device="cpu").div_(sum(samples)).to(stacked)
-            state[name] = torch.tensordot(weights, stacked, dims=1)
+            shares = _queued(shares, stacked)
+            state[name] = torch.tensordot(shares, stacked, dims=1)
         else:
             state[name] = stacked.amax(0)
     return state
 
 
-__all__ = ["Batch", "Channel", "Loss", "Message", "Method", "Model", "Owner", "Reply", "Stage", "State", "part_of", "select"]
+def _queued(values: Tensor, like: Tensor) -> Tensor:
+    """Bring a few values to where another tensor is, without waiting for the work that is queued there."""
+    if values.device == like.device:
+        return values.to(like.dtype)
+    return values.pin_memory().to(like, non_blocking=True) if like.is_cuda else values.to(like)
+
+
+__all__ = [
+    "Batch",
+    "Channel",
+    "Loss",
+    "Message",
+    "Method",
+    "Model",
+    "Owner",
+    "Reply",
+    "Stage",
+    "State",
+    "part_of",
+    "select",
+]

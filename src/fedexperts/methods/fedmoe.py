@@ -1,6 +1,6 @@
 """FedMoE: a gate mixes, sample by sample, a shared small extractor with the client's own one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 from pydantic import Field
@@ -67,5 +67,5 @@ class FedMoE(Method):
     def kept(self) -> set[str]:
         return set(self.owners) if self.options.evaluate_with == "own" else super().kept()
 
-    def personalise(self, own: State, message: Message) -> State:
+    def personalise(self, own: Mapping[str, Tensor], message: Message) -> State:
         return {} if self.options.evaluate_with == "own" else super().personalise(own, message)

@@ -36,7 +36,7 @@ def part_of(name: str) -> str:
 
 def select(tensors: Mapping[str, Tensor], parts: set[str]) -> State:
     """The tensors of some parts."""
-    return {name: tensor for name, tensor in tensors.items() if part_of(name) in parts}
+    return {name: tensors[name] for name in tensors if part_of(name) in parts}
 
 
 @dataclass(frozen=True)
@@ -89,5 +89,7 @@ def _number(x: float) -> Tensor:
 @lru_cache(maxsize=4096)
 def _overhead(layout: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], numbers: tuple[str, ...]) -> int:
     """Bytes of a message beyond its tensors: header and numbers. Depends on names and shapes only."""
-    probe = Message({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in layout}, dict.fromkeys(numbers, 0.0))
+    probe = Message(
+        {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in layout}, dict.fromkeys(numbers, 0.0)
+    )
     return len(probe.to_bytes()) - probe.payload_bytes

@@ -4,4 +4,14 @@ from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.gate import Gate, SwitchNorm
 from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
 
-__all__ = ["MODELS", "SMALLEST", "ConvExtractor", "Gate", "Parts", "Shape", "SwitchNorm", "build", "check_model"]
+__all__ = [
+    "MODELS",
+    "SMALLEST",
+    "ConvExtractor",
+    "Gate",
+    "Parts",
+    "Shape",
+    "SwitchNorm",
+    "build",
+    "check_model",
+]

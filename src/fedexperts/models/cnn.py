@@ -23,8 +23,8 @@ class ConvExtractor(nn.Sequential):
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         for i, count in enumerate(filters, 1):
             layers[f"conv{i}"] = nn.Conv2d(channels, count, KERNEL, padding=padding)
-            layers[f"relu{i}"] = nn.ReLU()
             layers[f"pool{i}"] = nn.MaxPool2d(2)
+            layers[f"relu{i}"] = nn.ReLU()  # after the pooling: the same numbers for a quarter of the work
             channels = count
         layers["flatten"] = nn.Flatten()
         features = channels * math.prod(_pooled(side, len(filters), padding) for side in sides)

@@ -1,7 +1,6 @@
 """FedMoE's gate and the switchable normalisation that it begins with."""
 
 import math
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +63,3 @@ class Gate(nn.Sequential):
             nn.BatchNorm1d(experts),
             nn.Softmax(dim=1),
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, super().forward(x))

@@ -14,7 +14,7 @@ from fedexperts.report.runs import PALETTE, Run, line_up
 GRID = "rgba(128,128,128,0.25)"
 LINE = "rgba(128,128,128,0.7)"
 ACCURACY = "mean test accuracy, %"
-FEW_CLIENTS = 30
+FEW_CLIENTS = 30  # up to here each client has its own place in a figure
 CELLS_WITH_NUMBERS = 400  # more counts than this cannot be read as text
 
 
@@ -48,7 +48,7 @@ def traffic(records: Sequence[Record]) -> go.Figure:
     runs = line_up(records)
     megabytes = [_server_megabytes(run.record) for run in runs]
     end = max(float(sent[-1]) for sent in megabytes)
-    figure = _figure("MB through the server, up and down, all clients", ACCURACY)
+    figure = _figure("MB through the server", ACCURACY)
     figure.update_xaxes(rangemode="tozero", separatethousands=True, exponentformat="none")
     for run, sent in zip(runs, megabytes, strict=True):
         if sent[-1] > 0:
@@ -56,22 +56,20 @@ def traffic(records: Sequence[Record]) -> go.Figure:
             figure.add_trace(_line(run, run.record.curve.rounds, _mean_accuracy(run), hover, x=sent))
         else:
             level = 100 * run.selected.mean
-            figure.add_trace(
-                _trace(run, x=[0, end], y=[level, level], mode="lines", hovertemplate="%{y:.2f} %, no MB")
-            )
+            figure.add_trace(_trace(run, x=[0, end], y=[level, level], mode="lines", hovertemplate="%{y:.2f} %, no MB"))
     return figure
 
 
 def client_accuracy(records: Sequence[Record]) -> go.Figure:
     """Every client in the selected round: its gain over Standalone, or its accuracy if there is none here.
 
-    Of many clients a cloud would remain, so there each run's are put in order, from the lowest to the highest.
+    Many clients would make a cloud: then each run's are put in order, from the lowest to the highest.
     """
     runs = line_up(records)
     compared = [run for run in runs if run.gains]
     in_order = max(len(run.selected.clients) for run in runs) > FEW_CLIENTS
     figure = _figure(
-        "clients, each run's from lowest to highest" if in_order else "client",
+        "clients, from lowest to highest" if in_order else "client",
         "gain over Standalone, points" if compared else "test accuracy, %",
     )
     for run in compared or runs:
@@ -88,7 +86,12 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
                 hovertemplate="client %{customdata}: %{y:" + ("+" if compared else "") + ".2f}",
             )
         )
-    figure.update_xaxes(showticklabels=not in_order, **_whole_ticks(len(runs[0].selected.clients)))
+    figure.update_xaxes(
+        showticklabels=not in_order,
+        showgrid=not in_order,
+        zeroline=False,
+        **_whole_ticks(len(runs[0].selected.clients)),
+    )
     if compared:
         figure.add_hline(y=0, line={"color": LINE, "width": 1.5})
     return figure
@@ -97,7 +100,8 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
 def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "") -> go.Figure:
     """Who has how many samples of which class: clients × classes."""
     clients, classes = counts.shape
-    figure = _figure("class", "client", hovermode="closest")
+    numbers = counts.size <= CELLS_WITH_NUMBERS
+    figure = _figure("class", "client")
     figure.add_trace(
         go.Heatmap(
             z=counts,
@@ -107,8 +111,8 @@ def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "
             zmin=0,
             xgap=1 if classes <= 50 else 0,
             ygap=1 if clients <= 50 else 0,
-            text=np.where(counts > 0, counts.astype(str), ""),
-            texttemplate="%{text}" if counts.size <= CELLS_WITH_NUMBERS else None,
+            text=np.where(counts > 0, counts.astype(str), "") if numbers else None,
+            texttemplate="%{text}" if numbers else None,
             hovertemplate="client %{y}, class %{x}: %{z} samples<extra></extra>",
             colorbar={"title": {"text": "samples"}, "thickness": 10, "outlinewidth": 0},
         )
@@ -130,7 +134,7 @@ def _figure(x: str, y: str, hovermode: str = "closest") -> go.Figure:
         "zerolinecolor": GRID,
         "linecolor": LINE,
         "automargin": True,
-        "rangemode": rangemode,
+        "showspikes": False,
     }
     return go.Figure(
         layout={
@@ -163,10 +167,8 @@ def _line(
 ) -> go.Scatter:
     """A curve over the rounds, or over what `x` says of them, with one marker: the selected round."""
     size = np.where(rounds == run.selected.round, 11, 0)
-    marker = {"size": size, "symbol": run.symbol, "opacity": 1}
-    return _trace(
-        run, x=rounds if x is None else x, y=y, mode="lines+markers", marker=marker, hovertemplate=hover
-    )
+    marker = {"size": size, "symbol": run.symbol, "opacity": 1, "line": {"width": 0}}
+    return _trace(run, x=rounds if x is None else x, y=y, mode="lines+markers", marker=marker, hovertemplate=hover)
 
 
 def _band(run: Run, strength: float) -> go.Scatter:

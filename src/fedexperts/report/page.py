@@ -17,9 +17,7 @@ from fedexperts.report.table import columns, explanation, notes
 from fedexperts.report.template import PAGE
 from fedexperts.report.verdict import verdict
 
-READ_LABELS = (
-    "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
-)
+READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
 
 
 class Section(NamedTuple):
@@ -41,7 +39,7 @@ def write_page(records: Sequence[Record], path: Path) -> Path:
         "<h2>Comparison</h2>",
         _table(runs),
         _lines([*explanation(runs), *notes(records)]),
-        *_sections(_figures(records)),
+        *_sections(_figures(runs)),
         "<h2>Settings</h2>",
         "<p>Each run can be repeated from its settings: save them as a file and give it to the command.</p>",
         *map(_settings, runs),
@@ -111,26 +109,26 @@ def _partition(settings: Settings) -> str:
     return kinds[settings.partition] + size
 
 
-def _figures(records: Sequence[Record]) -> Iterator[Section]:
+def _figures(runs: Sequence[Run]) -> Iterator[Section]:
+    records = [run.record for run in runs]
     yield Section(
         "Accuracy over the rounds",
         "Mean test accuracy of all clients after each round; the band is ± one standard deviation over the "
         "clients, the marker is the selected round. A name in the legend hides or shows its run.",
         accuracy_curves(records),
     )
-    compared = any(run.gains for run in line_up(records))
     yield Section(
         "Client by client",
-        "A point is a client in the selected round: above the line it gains over training alone, below it loses."
-        if compared
+        "A point is a client in the selected round: above the line it gains over training alone."
+        if any(run.gains for run in runs)
         else "A point is a client in the selected round. Beside a Standalone run this shows what it gains.",
         client_accuracy(records),
     )
     if any(record.totals["up_bytes"] + record.totals["down_bytes"] for record in records):
         yield Section(
             "Accuracy for traffic",
-            "How far a run has come with what went through the server: further left is cheaper, higher is "
-            "better. A level line is a run that sends nothing. Traffic between clients is not counted here.",
+            "How far a run has come with what went through the server, up and down: further left is cheaper, "
+            "higher is better. A level line sends nothing. Traffic between clients is not counted here.",
             traffic(records),
         )
     yield Section(
@@ -170,10 +168,8 @@ def _sections(sections: Iterable[Section]) -> Iterator[str]:
 def _table(runs: Sequence[Run]) -> str:
     cells = columns(runs)
     chosen = [' class="chosen"' if header == "selected" else "" for header in cells]
-    head = "".join(
-        f"<th{mark}>{escape(header).replace(chr(10), '<br>')}</th>"
-        for header, mark in zip(cells, chosen, strict=True)
-    )
+    headers = [escape(header.replace("-\n", "")).replace("\n", "<br>") for header in cells]
+    head = "".join(f"<th{mark}>{header}</th>" for header, mark in zip(headers, chosen, strict=True))
     lines = [
         "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(line, chosen, strict=True))
         for line in zip(*cells.values(), strict=True)

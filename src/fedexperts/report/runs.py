@@ -1,6 +1,6 @@
 """Runs beside each other: what each is called, how it is drawn, and what it is measured against."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -46,29 +46,19 @@ class Run:
 
     @property
     def gain(self) -> float | None:
-        """The mean of the clients' gains."""
-        return sum(self.gains) / len(self.gains) if self.gains else None
+        """The mean of the clients' gains, as exact as it is shown: a lead that nobody sees is none."""
+        return round(sum(self.gains) / len(self.gains), 2) + 0.0 if self.gains else None  # + 0.0: never "-0.00"
 
 
 def line_up(records: Sequence[Record]) -> list[Run]:
     """The records as runs, in the order given; the same records look the same in every table and figure."""
     if not records:
         raise SettingsError("there is no run to show; give at least one")
-    methods, references = count(), count()
-    runs = []
-    for record, name in zip(records, _names(records), strict=True):
-        number = next(references if _is_standalone(record) else methods)
-        runs.append(
-            Run(
-                record,
-                name,
-                REFERENCE_COLOUR if _is_standalone(record) else PALETTE[number % len(PALETTE)],
-                DASHES[(number if _is_standalone(record) else number // len(PALETTE)) % len(DASHES)],
-                SYMBOLS[number % len(SYMBOLS)],
-                _standalone_of(record, records),
-            )
-        )
-    return runs
+    looks = {True: _looks((REFERENCE_COLOUR,)), False: _looks(PALETTE)}
+    return [
+        Run(record, name, *next(looks[_is_standalone(record)]), _standalone_of(record, records))
+        for record, name in zip(records, _names(records), strict=True)
+    ]
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:
@@ -80,6 +70,13 @@ def task_of(record: Record) -> TaskSettings:
     """What makes runs comparable: the same data, with the same owners, for the same models."""
     task: TaskSettings = record.settings.part(TaskSettings)
     return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
+
+
+def _looks(colours: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Colour, dash and symbol; where the colours begin again, the others differ."""
+    for number in count():
+        turn, place = divmod(number, len(colours))
+        yield colours[place], DASHES[turn % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
 
 
 def _is_standalone(record: Record) -> bool:
@@ -98,9 +95,7 @@ def _names(records: Sequence[Record]) -> list[str]:
     for record in records:
         own = _flat(record)
         twins = [_flat(other) for other in records if other.title == record.title]
-        differing = [
-            f"{key} {value}" for key, value in own.items() if any(twin.get(key) != value for twin in twins)
-        ]
+        differing = [f"{key} {value}" for key, value in own.items() if any(twin.get(key) != value for twin in twins)]
         names.append(f"{record.title} ({', '.join(differing)})" if differing else record.title)
     return [
         name if names.count(name) == 1 else f"{name} #{names[: position + 1].count(name)}"

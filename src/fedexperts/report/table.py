@@ -17,16 +17,21 @@ PREFIXES = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 def comparison_table(records: Sequence[Record]) -> Table:
     """One line per run, best selected mean first; made for a terminal of 80 to 100 columns."""
     runs = line_up(records)
-    caption = Text("\n".join(["", *explanation(runs), *notes(records)]))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, caption=caption, caption_justify="left")
+    lines = explanation(runs)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,
+        caption=Text("\n".join(["", *lines, *notes(records)])),
+        caption_justify="left",
+        min_width=max(map(len, lines)),  # a caption is folded at the table's width
+    )
     cells = columns(runs)
-    for (
-        header
-    ) in cells:  # they may all fold: in a narrow terminal the table grows longer, but no digit is lost
+    # All columns may fold: in a narrow terminal the table grows longer, but no digit is lost.
+    for header in cells:
         justify: JustifyMethod = "left" if header == "method" else "right"
-        table.add_column(
-            header, justify=justify, overflow="fold", style="bold" if header == "selected" else ""
-        )
+        style = "bold" if header == "selected" else ""
+        table.add_column(header, justify=justify, style=style, overflow="fold")
     for line in zip(*cells.values(), strict=True):
         table.add_row(*map(Text, line))
     return table

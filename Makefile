@@ -1,0 +1,32 @@
+# What is needed beside Python 3.11: nothing. Both commands of the README install from requirements.lock.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test lint bench clean
+
+.venv/installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+install: .venv/installed  ## make .venv
+
+demo: install  ## three methods on the embedded digits: table and page
+	rm -rf demo
+	$(BIN)/fedexperts compare fedmoe fedavg standalone --config examples/demo.toml --out demo
+
+lint: install
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## environment, lint, types and tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: install  ## speed, as ratios within this run
+	$(BIN)/python benchmarks/bench.py
+
+clean:
+	rm -rf .venv demo build src/*.egg-info

@@ -1,0 +1,64 @@
+"""Convolutions that are quick in a stack of clients: one product over image patches."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+FEW = 2**14
+"""Up to so many weights, their gradient is made sample by sample."""
+
+
+class PatchConv2d(nn.Conv2d):
+    """The same numbers as `nn.Conv2d`, which `vmap` turns into a grouped convolution that cuDNN runs group by group."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
+        x = nn.functional.pad(x, (pw, pw, ph, ph)) if ph or pw else x
+        # With the channels last, as the data come and as this leaves them, a patch is a few long stretches of memory.
+        patches = x.permute(0, 2, 3, 1).unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
+        samples, rows, columns = patches.shape[:3]
+        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
+        out: Tensor = _PatchProduct.apply(patches.reshape(samples, rows * columns, -1), weight)  # type: ignore[no-untyped-call]
+        out = out if self.bias is None else out + self.bias
+        return out.reshape(samples, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+class _PatchProduct(torch.autograd.Function):
+    """patches (samples × places × values) · weightᵀ (values × filters).
+
+    The gradient of a few weights over a great many places is a thin product that leaves a GPU idle; made for each
+    sample and then summed, it fills it.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(patches: Tensor, weight: Tensor) -> Tensor:
+        return patches @ weight.T
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+        patches, weight = ctx.saved_tensors
+        if weight.numel() <= FEW:
+            of_weight = (gradient.transpose(1, 2) @ patches).sum(0)
+        else:
+            of_weight = gradient.flatten(0, 1).T @ patches.flatten(0, 1)
+        return gradient @ weight if ctx.needs_input_grad[0] else None, of_weight
+
+
+def make_stackable(model: nn.Module) -> None:
+    """Turn a model's plain convolutions into products over patches, in place; others stay as they are."""
+    for part in model.modules():
+        if (
+            type(part) is nn.Conv2d
+            and part.groups == 1
+            and part.dilation == (1, 1)
+            and part.padding_mode == "zeros"
+            and not isinstance(part.padding, str)
+        ):
+            part.__class__ = PatchConv2d
