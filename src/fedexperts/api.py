@@ -201,7 +201,8 @@ def _complete(simulation: Simulation, history: History, folder: Path | None) -> 
         rows=history.rows,
         counts=task.counts,
         class_names=task.dataset.class_names,
-        notes=[note for note in (simulation.note, task.dataset.note) if note],
+        notes=[simulation.note] * bool(simulation.note)
+        + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),
         seconds=time.perf_counter() - started,
     )

@@ -94,7 +94,9 @@ class EngineSettings(Frozen):
     graphs: bool = Field(True, description="stacked on CUDA: capture the training steps as graphs")
     compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
     group_size: int | None = Field(None, ge=1, description="most clients that are on the device at once")
-    precision: Literal["float32", "tf32", "bfloat16"] = Field("float32", description="arithmetic of the products")
+    precision: Literal["float32", "tf32", "bfloat16", "float64"] = Field(
+        "float32", description="arithmetic of the products; float64 (all of it) is for checking, not for speed"
+    )
     store: Literal["memory", "disk", "device"] = Field(
         "memory", description="where clients live while they are not sampled"
     )

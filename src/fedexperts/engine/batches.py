@@ -20,26 +20,28 @@ class DeviceData:
     inputs: Tensor
     labels: Tensor
     fingerprint: int  # tells one set from another
+    dtype: torch.dtype = torch.float32  # of what models get
 
     @classmethod
-    def of(cls, dataset: Dataset, device: torch.device) -> "DeviceData":
+    def of(cls, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> "DeviceData":
         return cls(
             inputs=torch.from_numpy(dataset.inputs).movedim(1, -1).contiguous().to(device),
             labels=torch.from_numpy(dataset.labels).to(device),
             fingerprint=zlib.crc32(dataset.labels.tobytes(), zlib.crc32(dataset.inputs.tobytes())),
+            dtype=dtype,
         )
 
     def x(self, index: Tensor) -> Tensor:
         """Images as models take them: … × channels × height × width."""
-        return scaled(self.inputs[index]).movedim(-1, -3)
+        return scaled(self.inputs[index], self.dtype).movedim(-1, -3)
 
     def y(self, index: Tensor) -> Tensor:
         return self.labels[index]
 
 
-def scaled(inputs: Tensor) -> Tensor:
+def scaled(inputs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """uint8 → [-1, 1]. The same for every client: nothing about anybody's data is needed."""
-    return inputs.float().div_(127.5).sub_(1.0)
+    return inputs.to(dtype).div_(127.5).sub_(1.0)
 
 
 def width(samples: int, batch_size: int) -> int:

@@ -31,6 +31,7 @@ class Fleet:
         seed: int,
         store: Store,
         device: torch.device,
+        dtype: torch.dtype,
         limit: int,
     ) -> None:
         """`limit`: the most clients on the device at once."""
@@ -39,9 +40,9 @@ class Fleet:
         self.seed = seed
         self.store = store
         self.device = device
+        self.dtype = dtype
         self.limit = limit
         self._programs: dict[Hashable, Program] = {}
-        self._by_key: dict[tuple[object, ...], Program] = {}
         self._buffers: dict[Group, State] = {}
         self._resident: dict[Group, Cohort] = {}
         self._changed: set[Group] = set()
@@ -50,12 +51,12 @@ class Fleet:
         for group in self._group_of:
             self._sizes[group] += 1
         with torch_stream(seed, "init", SERVER):
-            self.start = method.start(Model(method.parts(specs[0])))
+            self.start = method.start(self._model(specs[0]))
 
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""
         members: dict[Group, list[int]] = defaultdict(list)
-        for client in sorted(clients, key=lambda k: (-self._steps(k), k)):
+        for client in sorted(clients, key=self._steps, reverse=True):  # most steps first: see Cohort
             members[self._group_of[client]].append(client)
         chunks = {group: _chunks(ids, self._room(group, len(clients))) for group, ids in members.items()}
         for number in range(max(map(len, chunks.values()))):
@@ -79,7 +80,7 @@ class Fleet:
     def fresh(self, client: int) -> State:
         """A client's kept tensors before it has ever trained; parts that come from the server are as it first sends."""
         with torch_stream(self.seed, "init", client):
-            own = Model(self.method.parts(self.specs[client])).state_dict()
+            own = self._model(self.specs[client]).state_dict()
         own |= self.method.receive(own, self.method.send(self.start, self.specs[client]))
         return select(own, self.method.kept())
 
@@ -117,12 +118,15 @@ class Fleet:
             return asked
         return max(1, round(self.limit * self._sizes[group] / len(self.specs)))
 
+    def _model(self, spec: ClientSpec) -> Model:
+        return Model(self.method.parts(spec)).to(self.dtype)
+
     def _steps(self, client: int) -> int:
         return steps(self.specs[client].samples, self.method.train.batch_size, 1)
 
     def _group(self, spec: ClientSpec) -> Group:
         with torch.device("meta"):
-            program = Program(Model(self.method.parts(spec)))
+            program = Program(self._model(spec))
         self._programs.setdefault(program.signature, program)
         return program.signature, width(spec.samples, self.method.train.batch_size)
 

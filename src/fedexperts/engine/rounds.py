@@ -42,13 +42,14 @@ class Simulation:
         self.folder = folder
         train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
         self.device = pick_device(settings.device)
-        self.data = DeviceData.of(task.dataset, self.device)
+        dtype = torch.float64 if settings.precision == "float64" else torch.float32
+        self.data = DeviceData.of(task.dataset, self.device, dtype)
         self.batches = BatchPlan([client.train for client in task.clients], settings.batch_size, settings.seed)
         self.executor = executor_for(self.data, train, engine)
         self.store = Store(settings.store, self.device, folder)
         self.specs, self.note = specs_for(method, task)
         limit = settings.group_size or (len(self.specs) if settings.store == "device" else self._sample_size)
-        self.fleet = Fleet(method, self.specs, settings.seed, self.store, self.device, limit)
+        self.fleet = Fleet(method, self.specs, settings.seed, self.store, self.device, dtype, limit)
         self.server: State = self._on_device(self.fleet.start)
         self.round = 0
 

@@ -43,8 +43,8 @@ class Curve:
     def figures(self) -> dict[Kind, Figure]:
         return {
             "last": self._figure(len(self.rounds) - 1),
-            "selected": self._figure(int(self.validation.mean(axis=1).argmax())),
-            "peak": self._figure(int(self.test.mean(axis=1).argmax())),
+            "selected": self._figure(_best(self.validation)),
+            "peak": self._figure(_best(self.test)),
         }
 
     def _figure(self, position: int) -> Figure:
@@ -58,6 +58,12 @@ class Curve:
             worst_tenth=float(worst.mean()),
             clients=tuple(accuracy.tolist()),
         )
+
+
+def _best(accuracy: np.ndarray) -> int:
+    """The round with the best mean over clients; of several equal ones the last, which has trained the most."""
+    means = accuracy.mean(axis=1)
+    return int(np.flatnonzero(means >= means.max() - 1e-12)[-1])
 
 
 def curve(rows: Sequence[Row]) -> Curve:

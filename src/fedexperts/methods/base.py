@@ -155,7 +155,7 @@ def weighted_mean(replies: Sequence[Reply]) -> State:
     Buffers are averaged like weights; whole numbers (BatchNorm's counters) become the largest.
     """
     samples = torch.tensor([reply.message.numbers["samples"] for reply in replies], dtype=torch.float64)
-    shares = (samples / samples.sum()).float()
+    shares = samples / samples.sum()
     state = {}
     for name, first in replies[0].message.tensors.items():
         stacked = torch.stack([reply.message.tensors[name] for reply in replies])
