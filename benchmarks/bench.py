@@ -73,8 +73,8 @@ def plain_cnn(model: str, device: str, clients: int, **values: Any) -> dict[str,
     sim.step()
     found["first round, s"] = time.perf_counter() - start
     found["our round, ms"] = 1e3 * seconds(sim.step)
-    sim.executor.close()
     evaluation = 1e3 * seconds(sim.evaluate)
+    sim.executor.close()
     found["  of which evaluation, ms"] = evaluation
     training = (found["our round, ms"] - evaluation) / 1e3
     found["our samples/s in training"] = clients * TRAIN / training

@@ -2,12 +2,11 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-import click
 import typer
 from pydantic.fields import FieldInfo
 from rich.console import Console
@@ -66,25 +65,37 @@ def _option(field: FieldInfo) -> Any:
     return Annotated[kind | None, typer.Option(help=f"{field.description}{shown}", show_default=False)]
 
 
-def _extras(context: typer.Context) -> dict[str, str]:
-    """`--name value` and `--name=value` that no option claimed: the method's own settings."""
-    words, values = list(context.args), {}
-    while words:
-        word = words.pop(0)
+def _split(words: list[str], names: Container[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """Words that no option claimed: those that stand alone, and `--name value` or `--name=value`, a method's own.
+
+    An option takes the next word, unless that is another option or one of `names`.
+    """
+    rest, alone, values = list(words), [], {}
+    while rest:
+        word = rest.pop(0)
         if not word.startswith("--"):
-            raise SettingsError(f"'{word}' is not an option; options begin with --")
+            alone.append(word)
+            continue
         name, has_value, value = word.removeprefix("--").partition("=")
         if not has_value:
-            value = words.pop(0) if words and not words[0].startswith("--") else "true"
+            value = rest.pop(0) if rest and not rest[0].startswith("--") and rest[0] not in names else "true"
         values[name.replace("-", "_")] = value
-    return values
+    return alone, values
 
 
-def _values(context: typer.Context, config: Path | None, values: dict[str, Any]) -> dict[str, Any]:
+def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) -> dict[str, Any]:
     """A file's settings, with the options of the command line before them."""
     from_file = read_toml(config) if config else {}
     from_file.pop("method", None)
-    return from_file | values | _extras(context)
+    return from_file | values | own
+
+
+def _no_more(words: list[str]) -> dict[str, str]:
+    """The unclaimed options of a command that takes no more words."""
+    alone, own = _split(words)
+    if alone:
+        raise SettingsError(f"'{alone[0]}' is not an option; options begin with --")
+    return own
 
 
 @app.command(context_settings=OPEN_ENDED)
@@ -104,7 +115,7 @@ def run(
     from fedexperts import api
     from fedexperts.report import ProgressDisplay, comparison_table
 
-    settings = api.settings_for(method, _values(context, config, values))
+    settings = api.settings_for(method, _values(config, values, _no_more(context.args)))
     folder = out or _new_folder(f"{method}-{settings.data}")
     with _continues(f"fedexperts resume {folder}", folder), ProgressDisplay(console) as progress:
         record = api.execute(settings, folder=folder, observers=[progress]).record
@@ -115,7 +126,6 @@ def run(
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings, TrainSettings, EngineSettings)
 def compare(
-    context: typer.Context,
     methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
@@ -128,20 +138,17 @@ def compare(
     Example: fedexperts compare fedmoe fedavg standalone --clients 10 --model heterogeneous --rounds 30 --out demo
     """
     from fedexperts import api
-    from fedexperts.methods import method_class
+    from fedexperts.methods import method_class, registry
     from fedexperts.report import ProgressDisplay, comparison_table, write_page
     from fedexperts.task import Task
 
-    names, extras = _split_methods(methods, context)
-    context.args[:] = extras
-    given = _values(context, config, values)
-    options = {name for kind in map(method_class, names) for name in kind.Options.model_fields}
-    plans = [
-        api.settings_for(
-            name,
-            {k: v for k, v in given.items() if k not in options or k in method_class(name).Options.model_fields},
-        )
-        for name in names
+    names, own = _split(methods, registry())
+    given = _values(config, values, own)
+    kinds = {name: method_class(name) for name in names}
+    options = {option for kind in kinds.values() for option in kind.Options.model_fields}
+    plans = [  # an option goes to the methods that have it
+        api.settings_for(name, {k: v for k, v in given.items() if k not in options - set(kind.Options.model_fields)})
+        for name, kind in kinds.items()
     ]
     folder = out or _new_folder(f"compare-{plans[0].data}")
     task = Task.of(plans[0].part(TaskSettings))
@@ -228,7 +235,7 @@ def data(
     from fedexperts.report import write_label_page
     from fedexperts.task import Task
 
-    given = _values(context, config, values)
+    given = _values(config, values, _no_more(context.args))
     if not given and out is None:
         table = Table("name", "what", "classes", "looks for", box=None)
         for name, info in known().items():
@@ -245,12 +252,6 @@ def data(
     console.print(table)
     if out is not None:
         console.print(f"page: {write_label_page(task.counts, task.dataset.class_names, title, out)}")
-
-
-def _split_methods(words: list[str], context: typer.Context) -> tuple[list[str], list[str]]:
-    """`compare a b --own-option 3`: what belongs to an unknown option is not a method."""
-    names = [word for word in words if not word.startswith("-")]
-    return names, list(context.args)
 
 
 def _new_folder(stem: str) -> Path:
@@ -282,15 +283,7 @@ class _continues:  # noqa: N801 - reads as a statement
 def main() -> None:
     """Run the command line; what the user can mend is one line and exit code 2, never a traceback."""
     try:
-        app(standalone_mode=False)
-    except click.exceptions.Exit as leaving:
-        sys.exit(leaving.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        app(prog_name="fedexperts")
     except FedExpertsError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

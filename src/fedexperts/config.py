@@ -3,12 +3,33 @@
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedexperts.errors import SettingsError, suggestion
+
+
+def _in_turn(value: Any) -> Any:
+    """One value, several with commas, or a list of them."""
+    if isinstance(value, str):
+        return tuple(value.split(","))
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+NamesInTurn = Annotated[tuple[str, ...], BeforeValidator(_in_turn), Field(min_length=1)]
+NumbersInTurn = Annotated[tuple[PositiveInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
+"""Settings that go to the clients in turn: client k gets number k modulo their count."""
 
 PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
 
@@ -55,7 +76,7 @@ class TaskSettings(Frozen):
     validation_fraction: float = Field(
         0.1, gt=0, lt=1, description="part of a client's training data kept for choosing the round"
     )
-    model: tuple[str, ...] = Field(
+    model: NamesInTurn = Field(
         ("cnn5",),
         description="model; several, with commas, go to the clients in turn; 'heterogeneous' = cnn1…cnn5",
     )
@@ -64,10 +85,9 @@ class TaskSettings(Frozen):
     )
     seed: int = Field(0, ge=0, description="seed of everything random")
 
-    @field_validator("model", mode="before")
+    @field_validator("model")
     @classmethod
-    def _split_names(cls, value: Any) -> Any:
-        names = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+    def _heterogeneous(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"cnn{i}" for i in range(1, 6)) if names == ("heterogeneous",) else names
 
 

@@ -19,6 +19,7 @@ from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Job, Lesson, Query
 from fedexperts.engine.fit import Fit, autocast
 from fedexperts.engine.graphs import StepGraphs
+from fedexperts.errors import SettingsError
 
 QUERY_BATCH = 512
 """Samples of a client that are evaluated at once."""
@@ -192,4 +193,10 @@ def executor_for(data: DeviceData, train: TrainSettings, engine: EngineSettings)
 def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # torch has no one error for this
+        usable = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        raise SettingsError(f"device '{name}' cannot be used here; there is: auto, {', '.join(usable)}") from None
+    return device

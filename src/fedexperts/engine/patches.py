@@ -14,11 +14,13 @@ class PatchConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
-        x = nn.functional.pad(x, (pw, pw, ph, ph)) if ph or pw else x
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        x = nn.functional.pad(x, (pw, pw, ph, ph)).to(dtype)
         # With the channels last, as the data come and as this leaves them, a patch is a few long stretches of memory.
         patches = x.permute(0, 2, 3, 1).unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
         samples, rows, columns = patches.shape[:3]
-        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
+        weight = self.weight.permute(0, 2, 3, 1).flatten(1).to(dtype)
         out: Tensor = _PatchProduct.apply(patches.reshape(samples, rows * columns, -1), weight)  # type: ignore[no-untyped-call]
         out = out if self.bias is None else out + self.bias
         return out.reshape(samples, rows, columns, -1).permute(0, 3, 1, 2)

@@ -265,7 +265,7 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
     """
     own = [task.spec(k) for k in range(len(task.clients))]
     shared = {}
-    for spec in {spec.model: spec for spec in own}.values():
+    for spec in {spec.model: spec for spec in reversed(own)}.values():
         with torch.device("meta"):
             parts = select(Model(method.parts(spec)).state_dict(), method.owned(Owner.SHARED))
         shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}

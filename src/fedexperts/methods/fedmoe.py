@@ -6,7 +6,7 @@ from typing import Literal, cast
 from pydantic import Field
 from torch import Tensor
 
-from fedexperts.config import Frozen
+from fedexperts.config import Frozen, NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Message, Method, Model, Owner, Stage, State
 from fedexperts.models import SMALLEST, Gate, Parts, build
@@ -31,7 +31,7 @@ class FedMoE(Method):
     }
 
     class Options(Frozen):
-        gate_width: tuple[int, ...] = Field((64,), description="neurons m of the gate; several go to clients in turn")
+        gate_width: NumbersInTurn = Field((64,), description="neurons m of the gate; several go to clients in turn")
         gate_lr: float | None = Field(None, gt=0, description="learning rate η_φ of the gate (default: --lr)")
         evaluate_with: Literal["aggregated", "own"] = Field(
             "aggregated", description="global expert in use: the server's θ, or the client's own θ_k"

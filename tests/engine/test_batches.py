@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+from conftest import make_task
+
+from fedexperts.engine.batches import BatchPlan, batch_order, steps, width
+from fedexperts.engine.cohort import Lesson
+from fedexperts.methods import Stage
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(48, 16), (45, 16), (16, 16), (17, 16), (5, 16), (2, 2)])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_every_epoch_sees_every_sample_in_full_batches(samples: int, batch: int, epochs: int) -> None:
+    train = np.arange(100, 100 + samples)
+    order = batch_order(train, batch, epochs, rng())
+    assert order.shape == (steps(samples, batch, epochs), width(samples, batch))
+    for epoch in order.reshape(epochs, -1):
+        assert set(epoch) == set(train)
+        repeated = np.bincount(epoch - 100)
+        assert (repeated == 1).sum() >= samples - (len(epoch) - samples)
+        assert repeated.max() <= 2
+
+
+def test_epochs_are_different_permutations() -> None:
+    order = batch_order(np.arange(32), 8, 2, rng()).reshape(2, -1)
+    assert not np.array_equal(order[0], order[1])
+
+
+def test_a_plan_made_ahead_is_the_same_plan() -> None:
+    train = [client.train for client in make_task().clients]
+    ahead, at_once = BatchPlan(train, 16, seed=5), BatchPlan(train, 16, seed=5)
+    first = ahead.take(2, 1, 0, 1)
+    ahead.prepare([1, 2], 2)
+    assert np.array_equal(ahead.take(2, 2, 0, 1), at_once.take(2, 2, 0, 1))
+    assert not np.array_equal(first, at_once.take(2, 2, 0, 1))
+
+
+def test_clients_still_training_are_a_prefix() -> None:
+    import torch
+
+    lesson = Lesson(Stage((), None, 1), torch.zeros(3, 4, 2), steps=(4, 2, 1))  # type: ignore[arg-type]
+    assert [lesson.active(step) for step in range(4)] == [3, 2, 1, 1]

@@ -1,0 +1,62 @@
+"""What only a GPU can show; `pytest tests/engine/test_cuda.py tests/methods/test_conformance.py` there."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_close, assert_same_bits, finished, make_task, states
+
+from fedexperts.engine.executors import StackedExecutor
+from fedexperts.methods import registry
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+TASK = make_task()
+
+
+def on_cpu(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+@pytest.mark.parametrize("name", registry())
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"participation": 1.0, "epochs": 3},
+        {"optimizer": "adam", "lr": 0.001},
+        {"momentum": 0.9, "weight_decay": 1e-3},
+        {"group_size": 2},
+        {"store": "device"},
+    ],
+    ids=str,
+)
+def test_captured_steps_equal_the_cpu_loop(name: str, settings: dict[str, Any]) -> None:
+    values = {"rounds": 8} | settings  # enough steps that most run as graphs
+    expected = states(finished(name, TASK, **values))
+    simulation = finished(name, TASK, **values, device="cuda", executor="stacked")
+    assert_close(on_cpu(states(simulation)), expected)
+    assert isinstance(simulation.executor, StackedExecutor)
+    assert simulation.executor._graphs is not None
+    captured = sum(len(track.graphs) for track in simulation.executor._graphs._tracks.values())
+    assert captured > 0
+
+
+@pytest.mark.parametrize("name", registry())
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_same_seed_same_bits(name: str, precision: str) -> None:
+    runs = [states(finished(name, TASK, device="cuda", executor="stacked", precision=precision)) for _ in range(2)]
+    assert_same_bits(*runs)
+
+
+@pytest.mark.parametrize("name", registry())
+def test_the_plain_loop_on_the_gpu_too(name: str) -> None:
+    assert_close(on_cpu(states(finished(name, TASK, device="cuda"))), states(finished(name, TASK)))
+
+
+@pytest.mark.parametrize("name", registry())
+def test_compiled_steps_equal_the_cpu_loop(name: str) -> None:
+    values = {"rounds": 2, "participation": 1.0}
+    expected = states(finished(name, TASK, **values))
+    assert_close(
+        on_cpu(states(finished(name, TASK, **values, device="cuda", executor="stacked", compile=True))), expected
+    )

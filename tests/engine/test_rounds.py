@@ -1,0 +1,96 @@
+"""Sampling, privacy at the boundary, divergence, groups, precision."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import finished, make_simulation, make_task, states
+
+from fedexperts.engine import specs_for
+from fedexperts.errors import DivergedError, PrivacyError
+from fedexperts.methods import Message, method_class
+from fedexperts.methods.fedmoe import FedMoE
+from fedexperts.methods.standalone import Standalone
+
+TASK = make_task()
+
+
+@pytest.mark.parametrize(("participation", "expected"), [(1.0, 6), (0.5, 3), (0.01, 1)])
+def test_sampling_draws_c_n_different_clients(participation: float, expected: int) -> None:
+    simulation = make_simulation("fedavg", TASK, participation=participation)
+    rounds = [simulation.sample(now) for now in range(1, 9)]
+    assert all(len(set(sampled)) == expected for sampled in rounds)
+    assert expected == 6 or len({tuple(sampled) for sampled in rounds}) > 1
+
+
+class Leaky(Standalone):
+    """Says that its head is private, and sends it."""
+
+    name = "leaky"
+
+    def reply(self, own, received, client):  # type: ignore[no-untyped-def]
+        return Message({"head.weight": own["head.weight"]}, {"samples": client.samples})
+
+
+def test_a_private_part_in_a_message_is_refused() -> None:
+    with pytest.raises(PrivacyError, match=r"'leaky' put \['head'\].*head is private"):
+        finished(Leaky, TASK)
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_loss_that_is_no_number_names_the_client(executor: str) -> None:
+    with pytest.raises(DivergedError, match=r"loss of client \d+ \(cnn[45], \d+ samples\) became (nan|inf).*round \d"):
+        finished("standalone", TASK, lr=1e6, rounds=8, executor=executor)
+
+
+def test_methods_that_share_an_extractor_get_one_model_and_say_so() -> None:
+    specs, note = specs_for(method_class("fedavg")(), TASK)
+    assert {spec.model for spec in specs} == {"cnn4"}
+    assert "all run cnn4" in note
+    specs, note = specs_for(FedMoE(), TASK)
+    assert [spec.model for spec in specs] == ["cnn5", "cnn4"] * 3
+    assert note == ""
+
+
+def test_few_sampled_clients_need_room_for_few() -> None:
+    simulation = make_simulation("fedmoe", make_task("cnn5", sizes=(16,) * 12), participation=0.25, executor="stacked")
+    for _ in range(3):
+        simulation.step()
+    rooms = [len(next(iter(buffer.values()))) for buffer in simulation.fleet._buffers.values()]
+    assert rooms == [3]
+
+
+@pytest.mark.parametrize("executor", ["loop", "workers", "stacked"])
+def test_bfloat16_stays_near_float32(executor: str) -> None:
+    exact = finished("fedavg", TASK, precision="float32", executor=executor)
+    rough = finished("fedavg", TASK, precision="bfloat16", executor=executor)
+    assert {t.dtype for t in rough.server.values()} == {torch.float32}
+    moved = torch.cat([(exact.server[n] - exact.fleet.start[n]).flatten() for n in exact.server])
+    apart = torch.cat([(exact.server[n] - rough.server[n]).flatten() for n in exact.server])
+    assert 0 < apart.norm() < 0.05 * moved.norm()
+
+
+def test_evaluation_counts_what_each_client_gets_right() -> None:
+    simulation = finished("standalone", TASK, rounds=6)
+    for result in simulation.evaluate():
+        client = TASK.clients[result.client]
+        own = simulation.client_state(result.client)
+        program = simulation.fleet.program(result.client)
+        program.train_only(())
+        for index, right, total in (
+            (client.validation, result.validation_correct, result.validation_samples),
+            (client.test, result.test_correct, result.test_samples),
+        ):
+            x = simulation.data.x(torch.from_numpy(index))
+            predicted = program.bind(simulation.method.predict)(own, x).argmax(1).numpy()
+            assert (int((predicted == TASK.dataset.labels[index]).sum()), len(index)) == (right, total)
+
+
+def test_training_learns() -> None:
+    results = finished("standalone", TASK, rounds=10, epochs=5, lr=0.1, participation=1.0).evaluate()
+    assert np.mean([r.test_correct / r.test_samples for r in results]) > 0.9
+
+
+def test_clients_start_different_and_server_parts_alike() -> None:
+    found = states(make_simulation("fedmoe", make_task("cnn5")))
+    assert torch.equal(found["0/global_expert.fc1.weight"], found["1/global_expert.fc1.weight"])
+    assert not torch.equal(found["0/local_expert.fc1.weight"], found["1/local_expert.fc1.weight"])

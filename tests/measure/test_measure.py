@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import finished, make_simulation, make_task
+
+from fedexperts.measure import COLUMNS, FlopMeter, History, Row, curve, read_history, totals
+
+ACCURACY = {1: (0.2, 0.9), 2: (0.6, 0.7), 3: (0.6, 0.5)}
+"""Round → mean of (validation, test): best on validation in 2 and 3, on test in 1."""
+
+
+def rows(clients: int = 20) -> list[Row]:
+    made = []
+    for now, (validation, test) in ACCURACY.items():
+        for client in range(clients):
+            spread = 0.01 * (client - (clients - 1) / 2)
+            row: Row = dict.fromkeys(COLUMNS, 0)
+            row |= {"round": now, "client": client, "validation_accuracy": validation, "validation_samples": 5}
+            row |= {"test_accuracy": test + spread, "test_samples": 10 + client, "up_bytes": 3, "flops": 2}
+            made.append(row)
+    return made
+
+
+def test_three_figures() -> None:
+    figures = curve(rows()).figures()
+    assert {kind: figure.round for kind, figure in figures.items()} == {"last": 3, "selected": 3, "peak": 1}
+    assert figures["peak"].mean == pytest.approx(0.9)
+    last = figures["last"]
+    accuracy = 0.5 + 0.01 * (np.arange(20) - 9.5)
+    assert last.clients == pytest.approx(tuple(accuracy))
+    assert last.std == pytest.approx(accuracy.std())
+    assert last.worst_tenth == pytest.approx(accuracy[:2].mean())
+    assert last.weighted == pytest.approx(np.average(accuracy, weights=np.arange(10, 30)))
+
+
+def test_selection_never_looks_at_test_data() -> None:
+    changed = [row | {"test_accuracy": 1.0 - (row["test_accuracy"] or 0)} for row in rows()]
+    assert curve(changed).figures()["selected"].round == curve(rows()).figures()["selected"].round
+
+
+def test_totals() -> None:
+    assert totals(rows())["up_bytes"] == 3 * 60
+    assert totals(rows())["flops"] == 2 * 60
+
+
+def test_history_file_is_read_by_pandas_and_by_us(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.csv")
+    finished("fedmoe", make_task(), observers=(history,), evaluate_every=2)
+    history.close()
+    assert read_history(history.path or Path()) == history.rows
+    table = pd.read_csv(tmp_path / "history.csv")
+    assert list(table.columns) == list(COLUMNS)
+    # Rounds 2 and 3 (the last) are evaluated for all six clients; in round 1 only the sampled ones have a row.
+    assert table.groupby("round").size().to_dict() == {1: 4, 2: 6, 3: 6}
+    assert table[table["round"] == 1]["test_accuracy"].isna().all()
+    assert table[table["round"] > 1]["test_accuracy"].between(0, 1).all()
+    assert table["train_loss"].notna().sum() == 3 * 4
+
+
+def test_flops_are_those_of_forward_and_backward() -> None:
+    """One linear head on fixed sizes can be counted by hand: 2·batch·in·out, once forward, once per needed gradient."""
+    task = make_task("cnn5", sizes=(32, 20))
+    meter = FlopMeter()
+    simulation = make_simulation("fedavg", task, observers=(meter,), participation=1.0)
+    meter.started(simulation)
+    simulation.step()
+    macs = {
+        "conv1": 16 * 25 * 64, "conv2": 32 * 16 * 25 * 16, "fc1": 128 * 500, "fc2": 500 * 500, "head": 500 * 4,
+    }  # fmt: skip
+    # Backward costs twice the forward pass, except that the images need no gradient.
+    per_sample = 2 * (3 * sum(macs.values()) - macs["conv1"])
+    assert meter.present == {0: 2 * 16 * per_sample, 1: 2 * 16 * per_sample}
+
+
+def test_counting_flops_changes_nothing() -> None:
+    task = make_task()
+    with_meter = finished("fedmoe", task, observers=(History(),))
+    without = finished("fedmoe", task)
+    assert all(torch.equal(with_meter.server[n], t) for n, t in without.server.items())

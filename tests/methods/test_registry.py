@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+from conftest import finished, make_task
+
+import fedexperts.methods
+from fedexperts.errors import MethodError
+from fedexperts.methods import method_class, registry
+
+NEW_METHOD = '''
+from fedexperts.methods.base import Method, Owner
+
+class FedHead(Method):
+    """Shares only the head."""
+    name = "fed-head"
+    owners = {"extractor": Owner.PRIVATE, "head": Owner.SHARED}
+'''
+
+
+def test_the_methods_are_there() -> None:
+    assert {"fedavg", "fedmoe", "standalone"} <= set(registry())
+    assert all(kind.title and kind.source and kind.__doc__ for kind in registry().values())
+
+
+def test_an_unknown_method_suggests_the_nearest() -> None:
+    with pytest.raises(MethodError, match="unknown method 'fedavgg'; did you mean 'fedavg'"):
+        method_class("fedavgg")
+
+
+def test_a_new_file_is_a_new_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "fed_head.py").write_text(NEW_METHOD)
+    monkeypatch.setattr(fedexperts.methods, "__path__", [*fedexperts.methods.__path__, str(tmp_path)])
+    registry.cache_clear()
+    try:
+        assert "fed-head" in registry()
+        assert "fed-head" in cli("methods")[1]
+        simulation = finished("fed-head", make_task(), rounds=1)
+        assert set(simulation.server) == {"head.weight", "head.bias"}
+    finally:
+        registry.cache_clear()

@@ -1,0 +1,94 @@
+"""The public API, from a task to predictions."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedexperts
+from fedexperts.errors import DataError, SavedStateError, SettingsError
+
+QUICK = {"rounds": 3, "batch_size": 32, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def task() -> fedexperts.Task:
+    return fedexperts.Task.of(data="digits", clients=4, classes_per_client=3, model="cnn5,cnn4")
+
+
+def test_run_returns_history_clients_predictions_and_a_page(task: fedexperts.Task, tmp_path: Path) -> None:
+    result = fedexperts.run("fedmoe", task, gate_width=8, **QUICK)
+    assert len(pd.DataFrame(result.history)) == 3 * 4
+    assert result.figures["last"].round == 3
+    assert len(result.clients) == 4
+    assert result.clients[0]["gate.2.bias"].shape == (8,)
+    own = task.clients[1].test
+    probabilities = result.predict(1, task.dataset.inputs[own])
+    assert probabilities.shape == (len(own), 10)
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-5)
+    accuracy = (probabilities.argmax(1) == task.dataset.labels[own]).mean()
+    assert accuracy == pytest.approx(result.figures["last"].clients[1])
+    assert "FedMoE" in result.report(tmp_path / "page.html").read_text()
+
+
+def test_a_saved_run_is_complete_and_loads_again(task: fedexperts.Task, tmp_path: Path) -> None:
+    result = fedexperts.run("fedmoe", task, out=tmp_path / "run", **QUICK)
+    names = {"settings.toml", "history.csv", "labels.csv", "summary.json", "state"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names
+    loaded = fedexperts.load(tmp_path / "run")
+    assert loaded.history == result.history
+    assert loaded.figures == result.figures
+    x = task.dataset.inputs[:5]
+    assert np.array_equal(loaded.predict(2, x), result.predict(2, x))
+
+
+def test_saved_settings_repeat_the_run(task: fedexperts.Task, tmp_path: Path) -> None:
+    fedexperts.run("fedmoe", task, out=tmp_path / "first", gate_lr=0.2, **QUICK)
+    settings = fedexperts.Settings.from_toml(tmp_path / "first" / "settings.toml")
+    from fedexperts.api import execute
+
+    execute(settings, folder=tmp_path / "second")
+    for name in ("history.csv", "settings.toml", "labels.csv"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+def test_resume_of_a_run_that_was_stopped_before_its_first_checkpoint(task: fedexperts.Task, tmp_path: Path) -> None:
+    fedexperts.run("fedavg", task, out=tmp_path / "whole", **QUICK)
+    fedexperts.run("fedavg", task, out=tmp_path / "run", **QUICK)
+    for path in (tmp_path / "run" / "state").iterdir():
+        path.unlink()
+    (tmp_path / "run" / "summary.json").unlink()
+    fedexperts.resume(tmp_path / "run")
+    assert (tmp_path / "run" / "history.csv").read_bytes() == (tmp_path / "whole" / "history.csv").read_bytes()
+
+
+def test_an_existing_folder_is_not_written_over(task: fedexperts.Task, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SavedStateError, match="exists and is not empty"):
+        fedexperts.run("fedavg", task, out=tmp_path, **QUICK)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_settings_of_the_task_cannot_be_given_twice(task: fedexperts.Task) -> None:
+    with pytest.raises(SettingsError, match="clients, seed belong to the task"):
+        fedexperts.run("fedavg", task, clients=3, seed=1)
+
+
+def test_unknown_settings_suggest_the_nearest(task: fedexperts.Task) -> None:
+    with pytest.raises(SettingsError, match="unknown setting 'gate_wdth' of fedmoe; did you mean 'gate_width'"):
+        fedexperts.run("fedmoe", task, gate_wdth=3)
+
+
+@pytest.mark.parametrize(
+    ("client", "inputs", "says"),
+    [
+        (9, np.zeros((1, 1, 8, 8), np.uint8), "there is no client 9"),
+        (0, np.zeros((1, 1, 8, 8), np.float32), "takes uint8 images"),
+        (0, np.zeros((8, 8), np.uint8), r"shape \(samples, 1, 8, 8\)"),
+    ],
+)
+def test_predict_says_what_it_takes(task: fedexperts.Task, client: int, inputs: np.ndarray, says: str) -> None:
+    result = fedexperts.run("standalone", task, **QUICK | {"rounds": 1})
+    with pytest.raises(DataError, match=says):
+        result.predict(client, inputs)
