@@ -28,7 +28,6 @@ from fedexperts.measure import (
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
-from fedexperts.report import write_page
 from fedexperts.task import Task
 
 
@@ -76,6 +75,8 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Write the page of this run."""
+        from fedexperts.report.page import write_page  # here, because plotly takes a while to import
+
         return write_page([self.record], Path(path))
 
 

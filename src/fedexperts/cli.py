@@ -113,7 +113,8 @@ def run(
     Example: fedexperts run fedmoe --data cifar10 --data-dir DATA --clients 10 --rounds 20 --gate-width 64
     """
     from fedexperts import api
-    from fedexperts.report import ProgressDisplay, comparison_table
+    from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.report.table import comparison_table
 
     settings = api.settings_for(method, _values(config, values, _no_more(context.args)))
     folder = out or _new_folder(f"{method}-{settings.data}")
@@ -139,7 +140,9 @@ def compare(
     """
     from fedexperts import api
     from fedexperts.methods import method_class, registry
-    from fedexperts.report import ProgressDisplay, comparison_table, write_page
+    from fedexperts.report.page import write_page
+    from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.report.table import comparison_table
     from fedexperts.task import Task
 
     names, own = _split(methods, registry())
@@ -167,7 +170,8 @@ def resume(
 ) -> None:
     """Continue an interrupted run; it ends in exactly the state that it would have had without the break."""
     from fedexperts import api
-    from fedexperts.report import ProgressDisplay, comparison_table
+    from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.report.table import comparison_table
 
     with _continues(f"fedexperts resume {folder}", folder), ProgressDisplay(console) as progress:
         record = api.resume(folder, [progress], data_dir).record
@@ -182,7 +186,8 @@ def report(
 ) -> None:
     """Write one page about one or several finished runs, and print their table."""
     from fedexperts.measure import Record
-    from fedexperts.report import comparison_table, write_page
+    from fedexperts.report.page import write_page
+    from fedexperts.report.table import comparison_table
 
     records = [Record.load(folder) for folder in runs]
     page = write_page(records, out)
@@ -232,7 +237,7 @@ def data(
     from rich.table import Table
 
     from fedexperts.data import known
-    from fedexperts.report import write_label_page
+    from fedexperts.report.page import write_label_page
     from fedexperts.task import Task
 
     given = _values(config, values, _no_more(context.args))

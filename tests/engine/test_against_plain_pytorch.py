@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, finished, make_task
+from support import assert_close, finished, make_task
 from torch import nn
 from torch.nn import functional as F
 

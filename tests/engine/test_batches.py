@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import make_task
+from support import make_task
 
 from fedexperts.engine.batches import BatchPlan, batch_order, steps, width
 from fedexperts.engine.cohort import Lesson

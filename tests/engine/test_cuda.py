@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits, finished, make_task, states
+from support import assert_close, assert_same_bits, finished, make_task, states
 
 from fedexperts.engine.executors import StackedExecutor
 from fedexperts.methods import registry

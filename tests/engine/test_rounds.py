@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import finished, make_simulation, make_task, states
+from support import finished, make_simulation, make_task, states
 
 from fedexperts.engine import specs_for
 from fedexperts.errors import DivergedError, PrivacyError

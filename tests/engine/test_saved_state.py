@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_same_bits, finished, make_simulation, make_task, states
+from support import assert_same_bits, finished, make_simulation, make_task, states
 
 from fedexperts.engine import Simulation
 from fedexperts.engine.store import Store

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import finished, make_simulation, make_task
+from support import finished, make_simulation, make_task
 
 from fedexperts.measure import COLUMNS, FlopMeter, History, Row, curve, read_history, totals
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits, finished, make_simulation, make_task, states
+from support import assert_close, assert_same_bits, finished, make_simulation, make_task, states
 
 from fedexperts.engine import Observer, Simulation
 from fedexperts.measure import History

@@ -1,5 +1,5 @@
 import torch
-from conftest import finished, make_task, states
+from support import finished, make_task, states
 
 from fedexperts.measure import History
 

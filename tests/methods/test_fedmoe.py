@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import assert_close, finished, make_simulation, make_task, states
+from support import assert_close, finished, make_simulation, make_task, states
 
 from fedexperts.config import TrainSettings
 from fedexperts.engine import Observer

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import finished, make_task
+from support import finished, make_task
 
 import fedexperts.methods
 from fedexperts.errors import MethodError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedexperts.measure import Record
-from fedexperts.report import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
+from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
 from fedexperts.report.runs import REFERENCE_COLOUR
 
 

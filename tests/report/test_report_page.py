@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedexperts.measure import MEANING
-from fedexperts.report import write_label_page, write_page
+from fedexperts.report.page import write_label_page, write_page
 
 HOSTILE = '<script>alert("boo")</script>'
 

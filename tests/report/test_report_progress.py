@@ -10,7 +10,7 @@ from rich.console import Console
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.engine import Observer, Simulation
 from fedexperts.methods import method_class
-from fedexperts.report import ProgressDisplay
+from fedexperts.report.progress import ProgressDisplay
 from fedexperts.task import Task
 
 ROUNDS = 3

@@ -8,9 +8,8 @@ from rich.console import Console
 
 from fedexperts.errors import SettingsError
 from fedexperts.measure import MEANING, Record
-from fedexperts.report import comparison_table
 from fedexperts.report.runs import line_up
-from fedexperts.report.table import columns
+from fedexperts.report.table import columns, comparison_table
 
 
 def printed(records: list[Record], width: int = 100) -> str:

@@ -127,5 +127,5 @@ def _momentum_memory(leaf: Tensor) -> dict[str, Tensor]:
 
 
 def _adam_memory(leaf: Tensor) -> dict[str, Tensor]:
-    step = torch.zeros((), dtype=torch.float32, device=leaf.device)
+    step = torch.zeros((), dtype=leaf.dtype, device=leaf.device)
     return {"step": step, "exp_avg": torch.zeros_like(leaf), "exp_avg_sq": torch.zeros_like(leaf)}
