@@ -6,8 +6,6 @@ python benchmarks/bench.py --json FILE     the figures as JSON too
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import time
@@ -20,6 +18,7 @@ import plain
 import torch
 from torch import nn
 
+from fedexperts.api import environment
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Simulation
@@ -136,13 +135,7 @@ def memory(device: str) -> dict[str, float]:
 
 def machine(device: str) -> dict[str, str]:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.processor()} × {os.cpu_count()} cores"
-    return {
-        "device": name,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": commit.strip(),
-    }
+    return environment(torch.device(device)) | {"commit": commit.strip() or "unknown"}
 
 
 def main() -> None:

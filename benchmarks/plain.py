@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +29,7 @@ def with_loaders(
         return DataLoader(TensorDataset(scaled(inputs[index]), labels[index]), batch_size=batch, shuffle=shuffle)
 
     training = [loader(client.train, True) for client in clients]
-    testing = [loader(client.test, False) for client in clients]
+    held_out = [loader(np.concatenate([client.validation, client.test]), False) for client in clients]
 
     def one_round() -> None:
         locals_ = []
@@ -47,7 +48,7 @@ def with_loaders(
                 parameter.copy_(torch.stack([m.get_parameter(name) for m in locals_]).mean(0))
         server.eval()
         with torch.no_grad():
-            for data in testing:
+            for data in held_out:
                 sum((server(x.to(device)).argmax(1) == y.to(device)).sum().item() for x, y in data)
 
     return one_round
@@ -65,7 +66,7 @@ def on_device(
     """A round of any method's local training without DataLoaders: data on the device, batches by index."""
     device = labels.device
     training = [torch.from_numpy(client.train).to(device) for client in clients]
-    testing = [torch.from_numpy(client.test).to(device) for client in clients]
+    held_out = [torch.from_numpy(np.concatenate([client.validation, client.test])).to(device) for client in clients]
 
     def one_round() -> None:
         for model, train in zip(models, training, strict=True):
@@ -75,10 +76,10 @@ def on_device(
                 optimizer.zero_grad()
                 F.cross_entropy(predict(model, scaled(inputs[index])), labels[index]).backward()
                 optimizer.step()
-        for model, test in zip(models, testing, strict=True):
+        for model, index in zip(models, held_out, strict=True):
             model.eval()
             with torch.no_grad():
-                (predict(model, scaled(inputs[test])).argmax(1) == labels[test]).sum().item()
+                (predict(model, scaled(inputs[index])).argmax(1) == labels[index]).sum().item()
 
     return one_round
 

@@ -1,10 +1,11 @@
 """The public way to run a method, from Python and from the command line alike."""
 
+import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,24 @@ def _complete(simulation: Simulation, history: History, folder: Path | None) -> 
 
 def environment(device: torch.device) -> dict[str, str]:
     """What a figure was made with."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    try:
+        ours = version("fedexperts")
+    except PackageNotFoundError:
+        ours = "a source tree that is not installed"
     return {
-        "fedexperts": version("fedexperts"),
+        "fedexperts": ours,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": f"{device.type} ({name})",
     }
+
+
+def _processor() -> str:
+    """The CPU's name and cores; Python's own `platform.processor` is empty on most Linux systems."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"

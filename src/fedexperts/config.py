@@ -63,6 +63,7 @@ class TaskSettings(Frozen):
 
     data: str = Field("digits", description="data set, see `fedexperts data`")
     data_dir: Path | None = Field(None, description="folder with the data files (else $FEDEXPERTS_DATA)")
+    download: bool = Field(False, description="fetch the set from Hugging Face if the folder lacks it (extra 'hub')")
     clients: int = Field(10, ge=1, description="number of clients N")
     partition: PartitionName = Field("pathological", description="how the set is split over the clients")
     classes_per_client: int = Field(2, ge=1, description="pathological: classes that a client has")

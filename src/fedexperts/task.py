@@ -37,7 +37,7 @@ class Task:
         settings = settings or TaskSettings.check(values)
         for name in (*settings.model, *filter(None, [settings.common_model])):
             check_model(name)
-        dataset = load(settings.data, settings.data_dir)
+        dataset = load(settings.data, settings.data_dir, settings.download)
         if dataset.kind == "text":
             raise DataError(f"'{settings.data}' is text, and there is no model for text yet; use an image set")
         owned = partition(dataset.labels, dataset.classes, settings)

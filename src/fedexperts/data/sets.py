@@ -97,7 +97,7 @@ def _missing(info: SetInfo, folder: Path) -> str:
         f"  {info.stem}.npz with {', '.join(plain.keys(info))}\n"
         f"  {', '.join(info.files)} as published, in {places}\n"
         f"  {', '.join(hub.patterns(info))} as on huggingface.co/datasets/{info.hub}\n"
-        f"or fetch it from there: fedexperts.data.load('{info.name}', '{folder}', download=True)"
+        f"or fetch it from there with --download"
     )
 
 

@@ -41,8 +41,11 @@ class Cohort:
             target = self.tensors[name]
             if all(value is values[0] for value in values):
                 target.copy_(values[0].expand_as(target))
-            else:
-                torch.stack([value.to(target) for value in values], out=target)
+            elif all(value.device == target.device and value.dtype == target.dtype for value in values):
+                torch.stack(values, out=target)
+            else:  # from the store: one by one, so that nothing is on the device twice
+                for row, value in zip(target, values, strict=True):
+                    row.copy_(value, non_blocking=True)
 
 
 class ClientView(Mapping[str, Tensor]):

@@ -63,12 +63,17 @@ class Simulation:
         """All rounds that are left, with evaluations and checkpoints where they are due."""
         for observer in self.observers:
             observer.started(self)
-        while self.round < self.settings.rounds:
-            self.step()
-            last = self.round == self.settings.rounds
-            if last or self.round % self.settings.checkpoint_every == 0:
-                self.checkpoint()
-        self.executor.close()
+        try:
+            while self.round < self.settings.rounds:
+                self.step()
+                if self._due(self.settings.checkpoint_every):
+                    self.checkpoint()
+        finally:
+            self.executor.close()
+
+    def _due(self, every: int) -> bool:
+        """Whether something that happens every so many rounds, and after the last one, happens after this one."""
+        return self.round % every == 0 or self.round == self.settings.rounds
 
     def step(self) -> None:
         """One round. Everything is queued on the device before its first result is waited for."""
@@ -87,7 +92,7 @@ class Simulation:
         replies.sort(key=lambda reply: reply.client)
         self.server = self.method.combine(self.server, replies)
         self.round = now
-        evaluating = now % self.settings.evaluate_every == 0 or now == self.settings.rounds
+        evaluating = self._due(self.settings.evaluate_every)
         answers = self._predict_held_out() if evaluating else []
         self.batches.prepare(self.sample(now + 1), now + 1)  # while the device is busy
         losses = self._losses(done, now)
