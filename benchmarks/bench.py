@@ -5,7 +5,6 @@ python benchmarks/bench.py --json FILE     the figures as JSON too
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import time
@@ -133,23 +132,32 @@ def memory(device: str) -> dict[str, float]:
     return found
 
 
-def machine(device: str) -> dict[str, str]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
-    return environment(torch.device(device)) | {"commit": commit.strip() or "unknown"}
+def machine(device: str, commit: str | None) -> dict[str, str]:
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return environment(torch.device(device)) | {"commit": commit or head.stdout.strip() or "unknown"}
+
+
+def markdown(found: dict[str, dict[str, Any]]) -> str:
+    lines = [" · ".join(f"{name} {value}" for name, value in found["machine"].items())]
+    for title, figures in found.items():
+        if title != "machine":
+            rows = [f"| {name.strip()} | {value:,.2f} |" for name, value in figures.items()]
+            lines += ["", f"### {title}", "", "| | |", "|---|---:|", *rows]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    small, wide = "CNN with 6 and 16 filters", "CNN with 32 and 64 filters"
     parts: dict[str, Callable[[], dict[str, float]]]
     if device == "cuda":
-        small, wide = "CNN with 6 and 16 filters", "CNN with 32 and 64 filters"
         sizes = "50 clients × 500 images, batch 50"
         parts = {
             f"{small}, {sizes}, float32": lambda: plain_cnn("cnn-da", device, 50),
-            f"{small}, {sizes}, float32, compiled": lambda: plain_cnn("cnn-da", device, 50, compile=True),
             f"{wide}, {sizes}, float32": lambda: plain_cnn("cnn-pm", device, 50),
             f"{wide}, {sizes}, tf32": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32"),
             f"{wide}, {sizes}, tf32, compiled": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32", compile=True),
@@ -158,21 +166,21 @@ def main() -> None:
         }
     else:
         parts = {
-            "plain CNN, 10 clients × 500, batch 50, float32": lambda: plain_cnn("cnn-pm", device, 10),
-            "plain CNN, 10 clients × 500, batch 50, bfloat16": lambda: plain_cnn(
+            f"{wide}, 10 clients × 500 images, batch 50, float32": lambda: plain_cnn("cnn-pm", device, 10),
+            f"{wide}, 10 clients × 500 images, batch 50, bfloat16": lambda: plain_cnn(
                 "cnn-pm", device, 10, precision="bfloat16"
             ),
-            "FedMoE, 10 clients, five models": lambda: fedmoe(device, 10),
+            "FedMoE, 10 clients × 500 images, five models, float32": lambda: fedmoe(device, 10),
         }
-    found: dict[str, Any] = {"machine": machine(device)}
+    found: dict[str, Any] = {"machine": machine(device, arguments.commit)}
     print(" · ".join(f"{k} {v}" for k, v in found["machine"].items()), flush=True)
     for title, part in parts.items():
         found[title] = part()
         print(f"\n{title}")
         for name, value in found[title].items():
             print(f"  {name:48} {value:12,.2f}", flush=True)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(found, indent=1))
+        if arguments.markdown:
+            arguments.markdown.write_text(markdown(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
