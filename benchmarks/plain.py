@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedexperts.data import ClientData
 from fedexperts.engine import scaled
-from fedexperts.methods import Model
+from fedexperts.methods import Model, State
 
 
 def with_loaders(
@@ -56,7 +56,7 @@ def with_loaders(
 
 def on_device(
     models: Sequence[Model],
-    predict: Callable[[Model, Tensor], Tensor],
+    predict: Callable[[Model, Tensor, State], Tensor],
     inputs: Tensor,
     labels: Tensor,
     clients: Sequence[ClientData],
@@ -74,12 +74,12 @@ def on_device(
             optimizer = torch.optim.SGD(model.parameters(), lr)
             for index in train[torch.randperm(len(train), device=device)].split(batch):
                 optimizer.zero_grad()
-                F.cross_entropy(predict(model, scaled(inputs[index])), labels[index]).backward()
+                F.cross_entropy(predict(model, scaled(inputs[index]), {}), labels[index]).backward()
                 optimizer.step()
         for model, index in zip(models, held_out, strict=True):
             model.eval()
             with torch.no_grad():
-                (predict(model, scaled(inputs[index])).argmax(1) == labels[index]).sum().item()
+                (predict(model, scaled(inputs[index]), {}).argmax(1) == labels[index]).sum().item()
 
     return one_round
 

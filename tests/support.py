@@ -36,7 +36,7 @@ def make_simulation(
     *,
     observers: tuple[Observer, ...] = (),
     folder: Any = None,
-    kind: type[Simulation] = Simulation,
+    simulation: type[Simulation] = Simulation,
     options: dict[str, Any] | None = None,
     **values: Any,
 ) -> Simulation:
@@ -46,13 +46,13 @@ def make_simulation(
     engine = {"executor": "loop", "device": "cpu", "precision": "float64"}
     settings = Settings.check(task.settings.model_dump() | {"method": name} | small | engine | values)
     chosen = method_class(name) if isinstance(method, str) else method
-    return kind(chosen(settings.part(TrainSettings), options), task, settings, observers, folder)
+    return simulation(chosen(settings.part(TrainSettings), options), task, settings, observers, folder)
 
 
 def finished(method: str | type[Method], task: Task, **values: Any) -> Simulation:
-    simulation = make_simulation(method, task, **values)
-    simulation.run()
-    return simulation
+    made = make_simulation(method, task, **values)
+    made.run()
+    return made
 
 
 def states(simulation: Simulation) -> dict[str, torch.Tensor]:

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support import make_task
 
 import fedexperts
+from fedexperts.api import claim
 from fedexperts.errors import DataError, SavedStateError, SettingsError
 
 QUICK = {"rounds": 3, "batch_size": 32, "device": "cpu"}
@@ -65,7 +67,7 @@ def test_resume_of_a_run_that_was_stopped_before_its_first_checkpoint(task: fede
 
 def test_an_existing_folder_is_not_written_over(task: fedexperts.Task, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(SavedStateError, match="exists and is not empty"):
+    with pytest.raises(SavedStateError, match="exists and is not an empty folder"):
         fedexperts.run("fedavg", task, out=tmp_path, **QUICK)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
@@ -92,3 +94,33 @@ def test_predict_says_what_it_takes(task: fedexperts.Task, client: int, inputs: 
     result = fedexperts.run("standalone", task, **QUICK | {"rounds": 1})
     with pytest.raises(DataError, match=says):
         result.predict(client, inputs)
+
+
+def test_a_task_of_ones_own_is_given_again(tmp_path: Path) -> None:
+    own = make_task()
+    result = fedexperts.run("standalone", own, out=tmp_path / "run", **QUICK)
+    assert fedexperts.load(tmp_path / "run", task=own).figures == result.figures
+    assert fedexperts.resume(tmp_path / "run", task=own).record.seconds == result.record.seconds > 0
+    with pytest.raises(SavedStateError, match="is not the data"):
+        fedexperts.load(tmp_path / "run")
+
+
+def test_numbered_folders_are_never_shared(tmp_path: Path) -> None:
+    claimed = [claim(tmp_path / "runs" / "mine", numbered=True)[0].name for _ in range(3)]
+    assert claimed == ["mine-001", "mine-002", "mine-003"]
+
+
+@pytest.mark.parametrize("name", ["settings.toml", "summary.json", "labels.csv", "history.csv"])
+def test_a_cut_off_file_of_a_run_is_an_error(task: fedexperts.Task, tmp_path: Path, name: str) -> None:
+    fedexperts.run("standalone", task, out=tmp_path / "run", **QUICK)
+    path = tmp_path / "run" / name
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]) if name == "settings.toml" else path.read_text()[:-9])
+    with pytest.raises(SavedStateError, match="cut off"):
+        fedexperts.load(tmp_path / "run")
+
+
+def test_predict_in_any_precision(task: fedexperts.Task) -> None:
+    for precision in ("float64", "bfloat16"):
+        result = fedexperts.run("fedmoe", task, precision=precision, **QUICK | {"rounds": 1})
+        assert result.predict(0, task.dataset.inputs[:3]).shape == (3, 10)

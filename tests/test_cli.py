@@ -125,6 +125,12 @@ def one_sample_folder() -> None:
         (("run", "fedavg", "--config", "broken.toml"), "broken.toml is not a TOML file"),
         (("run", "fedavg", "--device", "cuda"), "cuda"),
         (("run", "fedavg", "--device", "abacus"), "abacus"),
+        (("run", "fedavg", "--device", "meta"), "meta"),
+        (("run", "fedavg", "--config", "few"), "few is not a TOML file"),
+        (("run", "fedmoe", "--config", "odd.toml"), "'fedmoe' must be a table"),
+        (("run", "fedavg", "--out", "broken.toml"), "broken.toml exists"),
+        (("run", "fedavg", "--out", "broken.toml/inner"), "broken.toml"),
+        (("compare", "fedavg", "fedmoe", "--model", "cnn-pm", "--out", "both"), "cnn-pm ends in 512"),
         (("run", "standalone", "--lr", 1e8, "--out", "bad"), "loss of client"),
         (("resume", "nothing"), "nothing is not a run folder"),
         (("report", "nothing"), "there is no run folder nothing"),
@@ -135,6 +141,7 @@ def one_sample_folder() -> None:
 def test_wrong_input(cli: Cli, words: tuple[object, ...], says: str) -> None:
     one_sample_folder()
     Path("broken.toml").write_text("rounds = = 3")
+    Path("odd.toml").write_text("fedmoe = 3")
     before = sorted(Path().rglob("*"))
     code, _, err = cli(*words)
     assert code == 2
@@ -197,6 +204,6 @@ def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_continue(cli: Cli) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert "To continue: fedexperts resume stopped" in err
+    assert "To continue: fedexperts resume stopped" in " ".join(err.split())
     assert "Traceback" not in err
     assert cli("resume", "stopped")[0] == 0

@@ -2,10 +2,10 @@
 
 import os
 import platform
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.engine import Observer, Simulation, scaled
+from fedexperts.engine.executors import QUERY_BATCH, numerics
 from fedexperts.errors import DataError, SavedStateError, SettingsError, suggestion
+from fedexperts.files import write_atomically
 from fedexperts.measure import (
     HISTORY,
     LABELS,
@@ -66,11 +68,13 @@ class Result:
                 f"client {client} takes uint8 images of shape (samples, {', '.join(map(str, shape))}), "
                 f"not {inputs.dtype} of shape {inputs.shape}"
             )
+        x = scaled(torch.from_numpy(inputs).to(simulation.device), simulation.data.dtype)
         program = simulation.fleet.program(client)
         program.train_only(())
-        with torch.no_grad():
-            x = scaled(torch.from_numpy(inputs).to(simulation.device))
-            logits = program.bind(simulation.method.predict)(simulation.client_state(client), x)
+        predict = program.bind(simulation.method.predict)
+        state, received = simulation.client_state(client), dict(simulation.message_for(client).tensors)
+        with torch.no_grad(), numerics(simulation.settings.precision):
+            logits = torch.cat([predict(state, piece, received) for piece in torch.split(x, QUERY_BATCH)])
         probabilities: np.ndarray = logits.softmax(1).cpu().numpy()
         return probabilities
 
@@ -108,6 +112,9 @@ def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
     kind = method_class(method)
     values = dict(values)
     tables = {name: values.pop(name) for name in list(values) if name in registry()}
+    for name, table in {"options": values.get("options", {}), **tables}.items():
+        if not isinstance(table, dict):
+            raise SettingsError(f"'{name}' must be a table of {method}'s own settings, not {table!r}")
     options = values.pop("options", {}) | tables.get(method, {})
     known = set(Settings.model_fields)
     own = set(kind.Options.model_fields)
@@ -125,27 +132,53 @@ def execute(
     task: Task | None = None,
     folder: Path | None = None,
     observers: Sequence[Observer] = (),
+    numbered: bool = False,
 ) -> Result:
-    """Start a run."""
-    if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise SavedStateError(f"{folder} exists and is not empty; choose another --out, or: fedexperts resume {folder}")
-    simulation, history = _assemble(settings, task, folder, observers)
-    if folder is not None:  # nothing is written before everything has been checked
-        folder.mkdir(parents=True, exist_ok=True)
-        write_labels(folder / LABELS, simulation.task.dataset.class_names, simulation.task.counts)
-        (folder / SETTINGS).write_text(settings.to_toml(), encoding="utf-8")
+    """Start a run. With `numbered`, in the first of FOLDER-001, FOLDER-002 … that is free."""
+    if folder is None:
+        simulation, history = _assemble(settings, task, None, observers)
+        return _complete(simulation, history, None)
+    folder, made = claim(folder, numbered)
+    try:
+        simulation, history = _assemble(settings, task, folder, observers)
+    except BaseException:
+        for empty in made:  # a run that cannot be leaves nothing behind
+            empty.rmdir()
+        raise
+    write_atomically(folder / SETTINGS, settings.to_toml())
     return _complete(simulation, history, folder)
 
 
-def resume(folder: str | Path, observers: Sequence[Observer] = (), data_dir: Path | None = None) -> Result:
-    """Continue a run from its last checkpoint to its end; the result is as if it had never stopped."""
+def claim(folder: Path, numbered: bool) -> tuple[Path, list[Path]]:
+    """Make a folder for one run, and nobody else's; with it the folders that were made, the innermost first."""
+    for number in count(1):
+        path = folder.with_name(f"{folder.name}-{number:03}") if numbered else folder
+        made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if numbered:
+                continue
+            if not path.is_dir() or any(path.iterdir()):
+                raise SavedStateError(
+                    f"{path} exists and is not an empty folder; choose another --out, or: fedexperts resume {path}"
+                ) from None
+        return path, made
+    raise AssertionError("there is always another number")
+
+
+def resume(
+    folder: str | Path, observers: Sequence[Observer] = (), data_dir: Path | None = None, task: Task | None = None
+) -> Result:
+    """Continue a run from its last checkpoint to its end; the result is as if it had never stopped.
+
+    A run on a task of one's own making is given that task again.
+    """
     folder = Path(folder)
-    if not (folder / SETTINGS).exists():
-        raise SavedStateError(f"{folder} is not a run folder: it has no {SETTINGS}")
-    settings = Settings.from_toml(folder / SETTINGS)
-    if data_dir is not None:
-        settings = settings.model_copy(update={"data_dir": data_dir})
-    simulation, history = _assemble(settings, None, folder, observers)
+    if (folder / SUMMARY).exists():
+        return load(folder, data_dir, task)
+    simulation, history = _assemble(_saved_settings(folder, data_dir), task, folder, observers)
     if (folder / STATE / "checkpoint.json").exists():
         simulation.restore()
     else:  # stopped before the first checkpoint: from the beginning
@@ -153,14 +186,20 @@ def resume(folder: str | Path, observers: Sequence[Observer] = (), data_dir: Pat
     return _complete(simulation, history, folder)
 
 
-def load(folder: str | Path, data_dir: Path | None = None) -> Result:
+def load(folder: str | Path, data_dir: Path | None = None, task: Task | None = None) -> Result:
     """A finished run with its models."""
     folder = Path(folder)
     record = Record.load(folder)
-    settings = record.settings if data_dir is None else record.settings.model_copy(update={"data_dir": data_dir})
-    simulation, _ = _assemble(settings, None, folder, ())
+    simulation, _ = _assemble(_saved_settings(folder, data_dir), task, folder, ())
     simulation.restore()
     return Result(record, simulation, folder)
+
+
+def _saved_settings(folder: Path, data_dir: Path | None) -> Settings:
+    if not (folder / SETTINGS).exists():
+        raise SavedStateError(f"{folder} is not a run folder: it has no {SETTINGS}")
+    settings = Settings.saved(folder / SETTINGS)
+    return settings if data_dir is None else Settings.check(settings.model_dump() | {"data_dir": data_dir})
 
 
 def run_or_resume(
@@ -168,7 +207,7 @@ def run_or_resume(
 ) -> Record:
     """The run in the folder: read if it is finished, continued if it was interrupted, started if it is not there."""
     if (folder / SETTINGS).exists():
-        found = Settings.from_toml(folder / SETTINGS)
+        found = Settings.saved(folder / SETTINGS)
         if found != settings:
             differing = sorted(n for n in Settings.model_fields if getattr(found, n) != getattr(settings, n))
             raise SavedStateError(
@@ -191,12 +230,13 @@ def _assemble(
 
 
 def _complete(simulation: Simulation, history: History, folder: Path | None) -> Result:
-    started = time.perf_counter()
+    task = simulation.task
+    if folder is not None:
+        write_labels(folder / LABELS, task.dataset.class_names, task.counts)
     try:
         simulation.run()
     finally:
         history.close()
-    task = simulation.task
     record = Record(
         settings=simulation.settings,
         title=simulation.method.title or simulation.method.name,
@@ -206,7 +246,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None) -> 
         notes=[simulation.note] * bool(simulation.note)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),
-        seconds=time.perf_counter() - started,
+        seconds=simulation.seconds,
     )
     if folder is not None:
         record.save(folder)

@@ -2,7 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -117,11 +118,11 @@ def run(
     from fedexperts.report.table import comparison_table
 
     settings = api.settings_for(method, _values(config, values, _no_more(context.args)))
-    folder = out or _new_folder(f"{method}-{settings.data}")
-    with _continues(f"fedexperts resume {folder}", folder), ProgressDisplay(console) as progress:
-        record = api.execute(settings, folder=folder, observers=[progress]).record
-    console.print(comparison_table([record]))
-    console.print(f"run:  {folder}\npage: fedexperts report {folder}")
+    folder = out or RUNS / f"{method}-{settings.data}"
+    with _continues() as stops, ProgressDisplay(console) as progress:
+        result = api.execute(settings, None, folder, [progress, stops], numbered=out is None)
+    console.print(comparison_table([result.record]))
+    console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
 
 @app.command(context_settings=OPEN_ENDED)
@@ -139,6 +140,7 @@ def compare(
     Example: fedexperts compare fedmoe fedavg standalone --clients 10 --model heterogeneous --rounds 30 --out demo
     """
     from fedexperts import api
+    from fedexperts.engine import specs_for
     from fedexperts.methods import method_class, registry
     from fedexperts.report.page import write_page
     from fedexperts.report.progress import ProgressDisplay
@@ -153,11 +155,12 @@ def compare(
         api.settings_for(name, {k: v for k, v in given.items() if k not in options - set(kind.Options.model_fields)})
         for name, kind in kinds.items()
     ]
-    folder = out or _new_folder(f"compare-{plans[0].data}")
     task = Task.of(plans[0].part(TaskSettings))
-    again = f"the same command with --out {folder}"
-    with _continues(again, folder), ProgressDisplay(console) as progress:
-        records = [api.run_or_resume(plan, folder / plan.method, task, [progress]) for plan in plans]
+    for plan in plans:  # what cannot run says so before anything does
+        specs_for(kinds[plan.method](plan.part(TrainSettings), plan.options), task)
+    folder = out or api.claim(RUNS / f"compare-{plans[0].data}", numbered=True)[0]
+    with _continues(f"the same command with --out {folder}") as stops, ProgressDisplay(console) as progress:
+        records = [api.run_or_resume(plan, folder / plan.method, task, [progress, stops]) for plan in plans]
     page = write_page(records, folder / "report.html")
     console.print(comparison_table(records))
     console.print(f"runs: {folder}\npage: {page}")
@@ -173,8 +176,8 @@ def resume(
     from fedexperts.report.progress import ProgressDisplay
     from fedexperts.report.table import comparison_table
 
-    with _continues(f"fedexperts resume {folder}", folder), ProgressDisplay(console) as progress:
-        record = api.resume(folder, [progress], data_dir).record
+    with _continues() as stops, ProgressDisplay(console) as progress:
+        record = api.resume(folder, [progress, stops], data_dir).record
     console.print(comparison_table([record]))
     console.print(f"run:  {folder}\npage: fedexperts report {folder}")
 
@@ -259,30 +262,27 @@ def data(
         console.print(f"page: {write_label_page(task.counts, task.dataset.class_names, title, out)}")
 
 
-def _new_folder(stem: str) -> Path:
-    """runs/STEM-001, the first number that is free."""
-    return next(path for n in range(1, 10**6) if not (path := RUNS / f"{stem}-{n:03}").exists())
+@contextmanager
+def _continues(command: str | None = None) -> Iterator[Any]:
+    """On Ctrl-C the last checkpoint stays, and the command that continues is printed. Gives an observer to run with."""
+    from fedexperts.engine import Observer, Simulation
 
+    class Folder(Observer):
+        run: Path | None = None
 
-class _continues:  # noqa: N801 - reads as a statement
-    """On Ctrl-C the last checkpoint stays, and the command that continues is printed."""
+        def started(self, simulation: Simulation) -> None:
+            self.run = simulation.folder.parent if simulation.folder else None
 
-    def __init__(self, command: str, folder: Path) -> None:
-        self.command = command
-        self.folder = folder
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is KeyboardInterrupt:
-            if self.folder.exists():
-                print(
-                    f"\ninterrupted; the last checkpoint is kept. To continue: {self.command}",
-                    file=sys.stderr,
-                )
-            else:
-                print("\ninterrupted before anything was written", file=sys.stderr)
-            raise SystemExit(130)
+    stops = Folder()
+    try:
+        yield stops
+    except KeyboardInterrupt:
+        if stops.run is None:
+            print("\ninterrupted before anything was written", file=sys.stderr)
+        else:
+            again = command or f"fedexperts resume {stops.run}"
+            print(f"\ninterrupted; what the last checkpoint holds is kept. To continue: {again}", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def main() -> None:
@@ -291,6 +291,9 @@ def main() -> None:
         app(prog_name="fedexperts")
     except FedExpertsError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a folder that cannot be made, a disk that is full
+        print(f"error: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
 
 

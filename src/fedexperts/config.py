@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedexperts.errors import SettingsError, suggestion
+from fedexperts.errors import SavedStateError, SettingsError, suggestion
 
 
 def _in_turn(value: Any) -> Any:
@@ -72,7 +72,7 @@ class TaskSettings(Frozen):
     shared_ratio: float = Field(
         0.2, ge=0, le=1, description="dirichlet-shared: part of each class that is spread evenly"
     )
-    samples_per_client: int | None = Field(None, ge=4, description="fixed number of samples of each client")
+    samples_per_client: int | None = Field(None, ge=1, description="fixed number of samples of each client")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="part of a client's data kept for testing")
     validation_fraction: float = Field(
         0.1, gt=0, lt=1, description="part of a client's training data kept for choosing the round"
@@ -85,6 +85,11 @@ class TaskSettings(Frozen):
         None, description="model of methods that need one for all (default: the last of --model)"
     )
     seed: int = Field(0, ge=0, description="seed of everything random")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, folder: Path | None) -> Path | None:
+        return None if folder is None else folder.expanduser().absolute()  # a run is resumed from anywhere
 
     @field_validator("model")
     @classmethod
@@ -99,14 +104,14 @@ class TrainSettings(Frozen):
     participation: float = Field(1.0, gt=0, le=1, description="part C of the clients sampled in a round")
     epochs: int = Field(1, ge=1, description="local epochs E")
     batch_size: int = Field(64, ge=2, description="samples in a batch; a smaller client uses all it has")
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser, fresh in every round")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser, fresh in every stage")
     lr: float = Field(0.1, gt=0, description="learning rate")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
 
 
 class EngineSettings(Frozen):
-    """Where and how it runs. No setting here changes what is computed, only precision changes its digits."""
+    """Where and how it runs. Of these only precision changes the digits, and `evaluate_every` what is looked at."""
 
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
     executor: Literal["auto", "loop", "workers", "stacked"] = Field(
@@ -114,7 +119,9 @@ class EngineSettings(Frozen):
     )
     graphs: bool = Field(True, description="stacked on CUDA: capture the training steps as graphs")
     compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
-    group_size: int | None = Field(None, ge=1, description="most clients that are on the device at once")
+    group_size: int | None = Field(
+        None, ge=1, description="about how many clients are on the device at once (default: as many as are sampled)"
+    )
     precision: Literal["float32", "tf32", "bfloat16", "float64"] = Field(
         "float32", description="arithmetic of the products; float64 (all of it) is for checking, not for speed"
     )
@@ -149,6 +156,17 @@ class Settings(TaskSettings, TrainSettings, EngineSettings):
     def from_toml(cls, path: Path) -> Self:
         return cls.check(read_toml(path))
 
+    @classmethod
+    def saved(cls, path: Path) -> Self:
+        """The settings that a run saved: complete, or an error."""
+        values = read_toml(path)
+        lacking = [name for name, field in cls.model_fields.items() if field.default is not None and name not in values]
+        if lacking:
+            raise SavedStateError(
+                f"{path} is cut off: it has no {', '.join(lacking)}; restore it or start the run again"
+            )
+        return cls.check(values)
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A settings file as plain values."""
@@ -156,5 +174,5 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"there is no settings file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise SettingsError(f"{path} is not a TOML file: {error}") from None

@@ -25,5 +25,5 @@ def torch_stream(seed: int, purpose: str, *where: int) -> Iterator[None]:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(seed, purpose, *where).integers(2**63)))
+        torch.default_generator.manual_seed(int(stream(seed, purpose, *where).integers(2**63)))
         yield

@@ -45,6 +45,8 @@ def test_models_that_differ_only_in_a_setting_are_not_stacked_together() -> None
     assert signature(Scaled(1.0)) != signature(Scaled(2.0))
     assert signature(nn.Dropout(0.1)) != signature(nn.Dropout(0.2))
     assert signature(nn.Linear(2, 3)) != signature(nn.Linear(2, 4))
+    assert signature(Scaled([1.0])) != signature(Scaled([2.0]))  # type: ignore[arg-type]
+    assert signature(Scaled(torch.relu)) != signature(Scaled(torch.sigmoid))  # type: ignore[arg-type]
 
 
 def test_a_missing_tensor_is_an_error() -> None:

@@ -6,10 +6,12 @@ import torch
 from support import finished, make_simulation, make_task, states
 
 from fedexperts.engine import specs_for
-from fedexperts.errors import DivergedError, PrivacyError
-from fedexperts.methods import Message, method_class
+from fedexperts.errors import DivergedError, MethodError, PrivacyError
+from fedexperts.methods import Message, Method, Owner, Round, State, Trained, method_class, select
+from fedexperts.methods.fedavg import FedAvg
 from fedexperts.methods.fedmoe import FedMoE
 from fedexperts.methods.standalone import Standalone
+from fedexperts.task import ClientSpec
 
 TASK = make_task()
 
@@ -27,13 +29,74 @@ class Leaky(Standalone):
 
     name = "leaky"
 
-    def reply(self, own, received, client):  # type: ignore[no-untyped-def]
-        return Message({"head.weight": own["head.weight"]}, {"samples": client.samples})
+    def reply(self, after: Trained, now: Round) -> Message:
+        return Message({"head.weight": after.own["head.weight"]})
 
 
 def test_a_private_part_in_a_message_is_refused() -> None:
     with pytest.raises(PrivacyError, match=r"'leaky' put \['head'\].*head is private"):
         finished(Leaky, TASK)
+
+
+class Pushy(Standalone):
+    """Its server sends what must be private."""
+
+    name = "pushy"
+
+    def send(self, server: State, client: ClientSpec, now: Round) -> Message:
+        return Message({"head.bias": torch.zeros(4)})
+
+
+class Chatty(Standalone):
+    """Sends a tensor as numbers."""
+
+    name = "chatty"
+
+    def reply(self, after: Trained, now: Round) -> Message:
+        return Message({}, {str(i): x for i, x in enumerate(after.own["head.weight"].flatten().tolist())})
+
+
+class Unowned(Standalone):
+    name = "unowned"
+    owners = {"extractor": Owner.PRIVATE}
+
+
+class Forgetful(FedAvg):
+    """Sends only half of what its clients do not keep."""
+
+    name = "forgetful"
+
+    def send(self, server: State, client: ClientSpec, now: Round) -> Message:
+        return Message(select(server, {"head"}))
+
+
+class Uneven(FedAvg):
+    """Not every client sends everything."""
+
+    name = "uneven"
+
+    def reply(self, after: Trained, now: Round) -> Message:
+        return super().reply(after, now) if after.client.id % 2 else Message({}, {"samples": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "says"),
+    [
+        (Pushy, PrivacyError, r"'pushy' put \['head'\] into a message 'down'"),
+        (Chatty, PrivacyError, "sends 2000 numbers where at most 8 may go"),
+        (Unowned, MethodError, "says who owns extractor, but client 0's model has the parts extractor, head"),
+        (Forgetful, MethodError, r"client \d neither keeps nor receives extractor\.conv1\.bias"),
+        (Uneven, MethodError, "do not both send"),
+    ],
+)
+def test_a_method_that_breaks_the_rules_is_told_so(kind: type[Method], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        finished(kind, TASK)
+
+
+def test_weights_that_are_no_numbers_are_seen_even_after_the_last_round() -> None:
+    with pytest.raises(DivergedError, match="gives no numbers any more after round 1"):
+        finished("standalone", make_task("cnn5", sizes=(16, 16)), rounds=1, lr=1e300)
 
 
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
@@ -81,7 +144,7 @@ def test_evaluation_counts_what_each_client_gets_right() -> None:
             (client.test, result.test_correct, result.test_samples),
         ):
             x = simulation.data.x(torch.from_numpy(index))
-            predicted = program.bind(simulation.method.predict)(own, x).argmax(1).numpy()
+            predicted = program.bind(simulation.method.predict)(own, x, {}).argmax(1).numpy()
             assert (int((predicted == TASK.dataset.labels[index]).sum()), len(index)) == (right, total)
 
 

@@ -1,6 +1,8 @@
 """Checkpoints: what is written, what survives a crash, what is refused."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from support import assert_same_bits, finished, make_simulation, make_task, stat
 from fedexperts.engine import Simulation
 from fedexperts.engine.store import Store
 from fedexperts.errors import SavedStateError
+from fedexperts.task import Task
 
 TASK = make_task()
 
@@ -104,7 +107,20 @@ def test_a_cut_off_manifest_is_refused(saved: Path) -> None:
         reopened(saved)
 
 
-def test_other_data_are_refused(saved: Path) -> None:
-    simulation = make_simulation("fedmoe", make_task(sizes=(64, 45, 33, 12, 50, 20)), folder=saved, rounds=2)
+def other_images() -> Task:
+    return replace(TASK, dataset=replace(TASK.dataset, inputs=255 - TASK.dataset.inputs))
+
+
+def other_labels() -> Task:
+    return replace(TASK, dataset=replace(TASK.dataset, labels=3 - TASK.dataset.labels))
+
+
+def other_owners() -> Task:
+    return replace(TASK, clients=TASK.clients[::-1])
+
+
+@pytest.mark.parametrize("other", [other_images, other_labels, other_owners])
+def test_other_data_are_refused(saved: Path, other: Callable[[], Task]) -> None:
+    simulation = make_simulation("fedmoe", other(), folder=saved, rounds=2)
     with pytest.raises(SavedStateError, match="fingerprint"):
         simulation.restore()

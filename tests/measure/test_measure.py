@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support import finished, make_simulation, make_task
+from support import finished, make_task
 
-from fedexperts.measure import COLUMNS, FlopMeter, History, Row, curve, read_history, totals
+from fedexperts.measure import COLUMNS, History, Row, curve, read_history, totals
 
 ACCURACY = {1: (0.2, 0.9), 2: (0.6, 0.7), 3: (0.6, 0.5)}
 """Round → mean of (validation, test): best on validation in 2 and 3, on test in 1."""
@@ -63,16 +63,14 @@ def test_history_file_is_read_by_pandas_and_by_us(tmp_path: Path) -> None:
 def test_flops_are_those_of_forward_and_backward() -> None:
     """One linear head on fixed sizes can be counted by hand: 2·batch·in·out, once forward, once per needed gradient."""
     task = make_task("cnn5", sizes=(32, 20))
-    meter = FlopMeter()
-    simulation = make_simulation("fedavg", task, observers=(meter,), participation=1.0)
-    meter.started(simulation)
-    simulation.step()
+    history = History()
+    finished("fedavg", task, observers=(history,), participation=1.0, rounds=1)
     macs = {
         "conv1": 16 * 25 * 64, "conv2": 32 * 16 * 25 * 16, "fc1": 128 * 500, "fc2": 500 * 500, "head": 500 * 4,
     }  # fmt: skip
     # Backward costs twice the forward pass, except that the images need no gradient.
     per_sample = 2 * (3 * sum(macs.values()) - macs["conv1"])
-    assert meter.present == {0: 2 * 16 * per_sample, 1: 2 * 16 * per_sample}
+    assert [row["flops"] for row in history.rows] == [2 * 16 * per_sample, 2 * 16 * per_sample]
 
 
 def test_counting_flops_changes_nothing() -> None:

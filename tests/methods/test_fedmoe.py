@@ -7,13 +7,14 @@ from support import assert_close, finished, make_simulation, make_task, states
 from fedexperts.config import TrainSettings
 from fedexperts.engine import Observer
 from fedexperts.errors import MethodError, SettingsError
-from fedexperts.methods import Message, Model, Reply
+from fedexperts.methods import Message, Model, Reply, Round
 from fedexperts.methods.fedmoe import FedMoE
 from fedexperts.methods.message import Channel
 from fedexperts.models import build
 from fedexperts.task import ClientSpec
 
 TASK = make_task()
+NOW = Round(1, 10, seed=0)
 SPEC = ClientSpec(id=0, model="cnn1", shape=(3, 32, 32), classes=10, samples=100)
 
 
@@ -42,7 +43,7 @@ def test_the_prediction_mixes_both_experts_by_the_gate() -> None:
     mixed = torch.stack(
         [w[0] * g + w[1] * f for w, g, f in zip(weights, model.global_expert(x), model.local_expert(x), strict=True)]
     )
-    assert torch.allclose(method.predict(model, x), model.head(mixed), atol=1e-6)
+    assert torch.allclose(method.predict(model, x, {}), model.head(mixed), atol=1e-6)
 
 
 def test_the_server_takes_the_mean_by_samples() -> None:
@@ -50,13 +51,13 @@ def test_the_server_takes_the_mean_by_samples() -> None:
         Reply(k, Message({"global_expert.w": torch.tensor([value])}, {"samples": n}))
         for k, (value, n) in enumerate([(0.0, 1), (8.0, 3)])
     ]
-    assert FedMoE().combine({}, replies)["global_expert.w"] == 6.0
+    assert FedMoE().combine({}, replies, NOW)["global_expert.w"] == 6.0
 
 
 def test_the_gate_has_its_own_learning_rate() -> None:
     train = TrainSettings.check({"lr": 0.05})
-    assert FedMoE(train).stages()[0].rates == {}
-    assert FedMoE(train, {"gate_lr": 0.5}).stages()[0].rates == {"gate": 0.5}
+    assert FedMoE(train).stages(NOW)[0].rates == {}
+    assert FedMoE(train, {"gate_lr": 0.5}).stages(NOW)[0].rates == {"gate": 0.5}
     quick = states(finished("fedmoe", TASK, options={"gate_lr": 0.5}))
     same = states(finished("fedmoe", TASK, options={"gate_lr": 0.05}))
     assert_close(same, states(finished("fedmoe", TASK)))
@@ -70,11 +71,13 @@ def test_gates_may_differ_between_clients() -> None:
 
 
 def test_own_extractor_in_evaluation() -> None:
-    simulation = make_simulation("fedmoe", TASK, options={"evaluate_with": "own"}, participation=1.0)
+    # One client at a time: what a client has of its own must come back from the store.
+    simulation = make_simulation("fedmoe", TASK, options={"evaluate_with": "own"}, participation=1.0, group_size=1)
     simulation.step()
     own = [simulation.client_state(k)["global_expert.fc1.weight"] for k in range(6)]
     assert not torch.equal(own[0], own[1])
     assert not torch.equal(own[0], simulation.server["global_expert.fc1.weight"])
+    assert all(torch.equal(own[k], simulation.fleet.kept(k)["global_expert.fc1.weight"]) for k in range(6))
     aggregated = make_simulation("fedmoe", TASK, participation=1.0)
     aggregated.step()
     assert torch.equal(

@@ -4,6 +4,7 @@ import pytest
 from support import finished, make_task
 
 import fedexperts.methods
+from fedexperts.config import Settings
 from fedexperts.errors import MethodError
 from fedexperts.methods import method_class, registry
 
@@ -20,6 +21,12 @@ class FedHead(Method):
 def test_the_methods_are_there() -> None:
     assert {"fedavg", "fedmoe", "standalone"} <= set(registry())
     assert all(kind.title and kind.source and kind.__doc__ for kind in registry().values())
+
+
+def test_no_option_is_named_like_a_setting() -> None:
+    """It could never be set: the setting takes the value."""
+    for kind in registry().values():
+        assert not set(kind.Options.model_fields) & set(Settings.model_fields)
 
 
 def test_an_unknown_method_suggests_the_nearest() -> None:

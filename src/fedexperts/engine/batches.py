@@ -1,7 +1,6 @@
 """The data on the device, and which samples a client sees in which step."""
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ class DeviceData:
 
     inputs: Tensor
     labels: Tensor
-    fingerprint: int  # tells one set from another
     dtype: torch.dtype = torch.float32  # of what models get
 
     @classmethod
@@ -27,7 +25,6 @@ class DeviceData:
         return cls(
             inputs=torch.from_numpy(dataset.inputs).movedim(1, -1).contiguous().to(device),
             labels=torch.from_numpy(dataset.labels).to(device),
-            fingerprint=zlib.crc32(dataset.labels.tobytes(), zlib.crc32(dataset.inputs.tobytes())),
             dtype=dtype,
         )
 

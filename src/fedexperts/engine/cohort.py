@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedexperts.engine.program import Program
-from fedexperts.methods import Model, Stage, State
+from fedexperts.errors import MethodError
+from fedexperts.methods import Message, Model, Stage, State
 from fedexperts.task import ClientSpec
 
 
@@ -36,16 +37,24 @@ class Cohort:
 
     def write(self, changes: Sequence[Mapping[str, Tensor]]) -> None:
         """Give each client new values for some of its tensors; one that all get is copied once."""
-        for name in changes[0]:
-            values = [change[name] for change in changes]
+        for name in {name: None for change in changes for name in change}:
             target = self.tensors[name]
-            if all(value is values[0] for value in values):
-                target.copy_(values[0].expand_as(target))
-            elif all(value.device == target.device and value.dtype == target.dtype for value in values):
-                torch.stack(values, out=target)
+            values = {i: change[name] for i, change in enumerate(changes) if name in change}
+            for i, value in values.items():
+                if value.shape != target.shape[1:]:
+                    raise MethodError(
+                        f"client {self.clients[i].id} gets {name} of shape {tuple(value.shape)}, "
+                        f"its model's has {tuple(target.shape[1:])}"
+                    )
+            first = next(iter(values.values()))
+            everyone = len(values) == len(self)
+            if everyone and all(value is first for value in values.values()):
+                target.copy_(first.expand_as(target))
+            elif everyone and all(value.device == target.device for value in values.values()):
+                target.copy_(torch.stack(list(values.values())))
             else:  # from the store: one by one, so that nothing is on the device twice
-                for row, value in zip(target, values, strict=True):
-                    row.copy_(value, non_blocking=True)
+                for i, value in values.items():
+                    target[i].copy_(value, non_blocking=True)
 
 
 class ClientView(Mapping[str, Tensor]):
@@ -81,19 +90,46 @@ class Lesson:
         return sum(count > step for count in self.steps)
 
 
+@dataclass(frozen=True)
+class Received:
+    """What the server sent to a cohort: one value for all, or clients × value."""
+
+    tensors: State
+    common: frozenset[str]  # the names that are one value for all
+
+    @classmethod
+    def of(cls, clients: Sequence[ClientSpec], messages: Sequence[Message]) -> "Received":
+        names = messages[0].tensors.keys()
+        for client, message in zip(clients, messages, strict=True):
+            if message.tensors.keys() != names:
+                differing = ", ".join(sorted(message.tensors.keys() ^ names))
+                raise MethodError(f"clients {clients[0].id} and {client.id} do not both receive {differing}")
+        columns = {name: [message.tensors[name] for message in messages] for name in names}
+        common = frozenset(name for name, column in columns.items() if all(value is column[0] for value in column))
+        return cls({n: column[0] if n in common else torch.stack(column) for n, column in columns.items()}, common)
+
+    def by(self, position: int) -> State:
+        """What one client received."""
+        return {n: t if n in self.common else t[position] for n, t in self.tensors.items()}
+
+    def first(self, count: int) -> "Received":
+        """What the first clients received."""
+        return Received({n: t if n in self.common else t[:count] for n, t in self.tensors.items()}, self.common)
+
+    @property
+    def dims(self) -> dict[str, int | None]:
+        """For `vmap`: where the client's dimension is."""
+        return {name: None if name in self.common else 0 for name in self.tensors}
+
+
 @dataclass
 class Job:
     """A cohort's local training in one round; the executor fills in the losses."""
 
     cohort: Cohort
     lessons: list[Lesson]
-    received: State  # what the server sent: one value for all, or clients × value
-    common: frozenset[str]  # the names in `received` that are one value for all
+    received: "Received"
     losses: list[Tensor] = field(default_factory=list)  # per lesson: each client's mean loss
-
-    def received_by(self, position: int) -> State:
-        """What one client received."""
-        return {n: t if n in self.common else t[position] for n, t in self.received.items()}
 
 
 @dataclass
@@ -101,6 +137,7 @@ class Query:
     """A function of each sample, for some samples of each client."""
 
     cohort: Cohort
-    function: Callable[[Model, Tensor], Any]
+    function: Callable[[Model, Tensor, State], Any]  # (model, x, received) → something for each sample
+    received: "Received"
     index: Tensor  # clients × samples
     counts: tuple[int, ...]  # how many of a client's row count

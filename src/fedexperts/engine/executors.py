@@ -79,7 +79,7 @@ class LoopExecutor(Executor):
         self._each(self._train_client, turns)
 
     def _train_client(self, job: Job, position: int) -> None:
-        tensors, received = job.cohort.of(position), job.received_by(position)
+        tensors, received = job.cohort.of(position), job.received.by(position)
         for lesson, losses in zip(job.lessons, job.losses, strict=True):
             fit = Fit(job.cohort.program, lesson.stage, tensors, received, self.train_settings, self.precision)
             for index in lesson.order[position, : lesson.steps[position]]:
@@ -94,9 +94,8 @@ class LoopExecutor(Executor):
             call = query.cohort.program.bind(query.function)
             index = query.index[position, : query.counts[position]]
             with self._inference():
-                pieces = [
-                    call(query.cohort.of(position), self.data.x(piece)) for piece in torch.split(index, QUERY_BATCH)
-                ]
+                tensors, received = query.cohort.of(position), query.received.by(position)
+                pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(index, QUERY_BATCH)]
             answers[position] = torch.cat(pieces)
 
         turns = [(q, i, answers) for q, answers in zip(queries, results, strict=True) for i in range(len(q.cohort))]
@@ -144,7 +143,6 @@ class StackedExecutor(Executor):
             job.received,
             self.train_settings,
             self.precision,
-            job.common,
         )
         training = len(cohort)
         for step in range(lesson.order.shape[1]):
@@ -160,9 +158,12 @@ class StackedExecutor(Executor):
     def _query(self, query: Query) -> Tensor:
         program = query.cohort.program.stacked
         program.train_only(())
-        call = vmap(program.bind(query.function))
+        call = vmap(program.bind(query.function), in_dims=(0, 0, query.received.dims))
+        tensors, received = query.cohort.tensors, query.received.tensors
         with self._inference():
-            pieces = [call(query.cohort.tensors, self.data.x(i)) for i in torch.split(query.index, QUERY_BATCH, dim=1)]
+            pieces = [
+                call(tensors, self.data.x(piece), received) for piece in torch.split(query.index, QUERY_BATCH, dim=1)
+            ]
         return torch.cat(pieces, dim=1)
 
 
@@ -187,16 +188,26 @@ def executor_for(data: DeviceData, train: TrainSettings, engine: EngineSettings)
         kind = "stacked" if device.type == "cuda" else "workers"
     if kind == "stacked":
         return StackedExecutor(data, train, engine)
-    return LoopExecutor(data, train, engine, workers=(os.cpu_count() or 1) if kind == "workers" else 1)
+    return LoopExecutor(data, train, engine, workers=_cores() if kind == "workers" else 1)
 
 
-def pick_device(name: str) -> torch.device:
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pick_device(name: str, executor: str) -> torch.device:
+    """The device to use, made the current one if it is a GPU."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() and executor != "workers" else "cpu"
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        if device.type == "cuda":  # streams and graphs belong to the current device: make it this one
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+            torch.cuda.set_device(device)
     except (RuntimeError, AssertionError):  # torch has no one error for this
         usable = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         raise SettingsError(f"device '{name}' cannot be used here; there is: auto, {', '.join(usable)}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise SettingsError(f"device '{name}' is not one that fedexperts runs on: cpu or cuda")
     return device

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedexperts.config import TrainSettings
+from fedexperts.engine.cohort import Received
 from fedexperts.engine.program import Program
 from fedexperts.methods import Batch, Stage, State, part_of
 
@@ -30,19 +31,17 @@ class Fit:
         program: Program,
         stage: Stage,
         tensors: Mapping[str, Tensor],
-        received: State,
+        received: State | Received,
         train: TrainSettings,
         precision: str,
-        common: frozenset[str] | None = None,
         compiled: bool = False,
     ) -> None:
-        """`common` is given for a stack: the names in `received` that are the same for all clients."""
+        """For a stack `received` is `Received`, for one client its own tensors."""
         self.program = program
         self.stage = stage
         self.received = received
         self.train = train
         self.precision = precision
-        self.common = common
         self.compiled = compiled
         # `.data`, not `.detach()`: views of one stack would share a version counter, and another thread's step with
         # another client would look like a change of this one's tensors.
@@ -50,9 +49,8 @@ class Fit:
         self.tensors = {name: tensor.data for name, tensor in tensors.items()} | self.leaves
         self.optimizer = self._optimizer()
         self._losses = program.bind(lambda model, x, y, received: stage.loss(model, Batch(x, y), received))
-        if common is not None:
-            dims = {name: None if name in common else 0 for name in received}
-            self._losses = vmap(self._losses, in_dims=(0, 0, 0, dims), randomness="different")
+        if isinstance(received, Received):
+            self._losses = vmap(self._losses, in_dims=(0, 0, 0, received.dims), randomness="different")
         if compiled:
             self._losses = torch.compile(self._losses, dynamic=False)
 
@@ -60,7 +58,8 @@ class Fit:
         """One step; returns the loss, or the losses of the stack."""
         self.program.train_only(self.stage.parts)
         with autocast(x.device, self.precision):
-            losses: Tensor = self._losses(self.tensors, x, y, self.received)
+            received = self.received.tensors if isinstance(self.received, Received) else self.received
+            losses: Tensor = self._losses(self.tensors, x, y, received)
         leaves = list(self.leaves.values())
         for leaf, gradient in zip(leaves, torch.autograd.grad(losses.sum(), leaves, allow_unused=True), strict=True):
             leaf.grad = gradient
@@ -69,14 +68,14 @@ class Fit:
 
     def first(self, count: int) -> "Fit":
         """The same fit for the first `count` clients of the stack, its optimiser's memory included."""
+        assert isinstance(self.received, Received)
         narrow = Fit(
             self.program,
             self.stage,
             {name: tensor[:count] for name, tensor in self.tensors.items()},
-            {n: t if n in (self.common or ()) else t[:count] for n, t in self.received.items()},
+            self.received.first(count),
             self.train,
             self.precision,
-            self.common,
             self.compiled,
         )
         for name, leaf in self.leaves.items():

@@ -9,7 +9,8 @@ from fedexperts.engine.batches import steps, width
 from fedexperts.engine.cohort import Cohort
 from fedexperts.engine.program import Program
 from fedexperts.engine.store import Store
-from fedexperts.methods import Method, Model, State, select
+from fedexperts.errors import MethodError
+from fedexperts.methods import Method, Model, Round, State, select
 from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
 
@@ -33,8 +34,9 @@ class Fleet:
         device: torch.device,
         dtype: torch.dtype,
         limit: int,
+        first_round: Round,
     ) -> None:
-        """`limit`: the most clients on the device at once."""
+        """`limit`: how many clients are on the device together, shared out among the groups, at least one of each."""
         self.method = method
         self.specs = specs
         self.seed = seed
@@ -42,6 +44,7 @@ class Fleet:
         self.device = device
         self.dtype = dtype
         self.limit = limit
+        self.first_round = first_round
         self._programs: dict[Hashable, Program] = {}
         self._buffers: dict[Group, State] = {}
         self._resident: dict[Group, Cohort] = {}
@@ -81,7 +84,7 @@ class Fleet:
         """A client's kept tensors before it has ever trained; parts that come from the server are as it first sends."""
         with torch_stream(self.seed, "init", client):
             own = self._model(self.specs[client]).state_dict()
-        own |= self.method.receive(own, self.method.send(self.start, self.specs[client]))
+        own |= self.method.receive(own, self.method.send(self.start, self.specs[client], self.first_round))
         return select(own, self.method.kept())
 
     def kept(self, client: int) -> State:
@@ -126,7 +129,14 @@ class Fleet:
 
     def _group(self, spec: ClientSpec) -> Group:
         with torch.device("meta"):
-            program = Program(self._model(spec))
+            model = self._model(spec)
+        parts = [name for name, _ in model.named_children()]
+        if set(parts) != set(self.method.owners):
+            raise MethodError(
+                f"method '{self.method.name}' says who owns {', '.join(self.method.owners)}, "
+                f"but client {spec.id}'s model has the parts {', '.join(parts)}"
+            )
+        program = Program(model)
         self._programs.setdefault(program.signature, program)
         return program.signature, width(spec.samples, self.method.train.batch_size)
 

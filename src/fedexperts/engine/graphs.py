@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
-from fedexperts.engine.cohort import Job, Lesson
+from fedexperts.engine.cohort import Job, Lesson, Received
 from fedexperts.engine.fit import Fit
 
 WARM_UP = 2
@@ -44,11 +44,9 @@ class StepGraphs:
 
     def _track(self, job: Job, stage: int, lesson: Lesson) -> "_Track":
         """The track whose memory this cohort is; made again when the memory or a shape has changed."""
-        places = tuple(tensor.data_ptr() for tensor in job.cohort.tensors.values())
-        shapes = tuple((name, tuple(tensor.shape[1:])) for name, tensor in job.received.items())
-        key = (job.cohort.program.signature, stage, lesson.order.shape[2], places, shapes, job.common)
+        key = (job.cohort.program.signature, stage, lesson.order.shape[2])
         track = self._tracks.get(key)
-        if track is None or not track.fits(lesson, len(job.cohort)):
+        if track is None or not track.fits(job, lesson):
             track = self._tracks[key] = _Track(self, job, lesson)
         return track
 
@@ -59,28 +57,29 @@ class _Track:
     def __init__(self, owner: StepGraphs, job: Job, lesson: Lesson) -> None:
         self.data = owner.data
         self.capacity = len(job.cohort)
+        self.memory = _memory(job, lesson)
         self.order = lesson.order.clone()
-        self.received = {name: tensor.clone() for name, tensor in job.received.items()}
+        self.received = Received({n: t.clone() for n, t in job.received.tensors.items()}, job.received.common)
         self.losses = torch.zeros(self.capacity, device=self.order.device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
         self.pool = torch.cuda.graph_pool_handle()
         self.whole = Fit(
             job.cohort.program.stacked, lesson.stage, job.cohort.tensors, self.received, owner.train_settings,
-            owner.engine.precision, job.common, owner.engine.compile,
+            owner.engine.precision, owner.engine.compile,
         )  # fmt: skip
         self.fits_by_count: dict[int, Fit] = {}
         self.eager_steps: dict[int, int] = {}
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def fits(self, lesson: Lesson, clients: int) -> bool:
-        return clients <= self.capacity and lesson.order.shape[1] <= self.order.shape[1]
+    def fits(self, job: Job, lesson: Lesson) -> bool:
+        roomy = len(job.cohort) <= self.capacity and lesson.order.shape[1] <= self.order.shape[1]
+        return roomy and self.memory == _memory(job, lesson)
 
     def run(self, job: Job, lesson: Lesson) -> Tensor:
         clients, steps = lesson.order.shape[:2]
         self.order[:clients, :steps].copy_(lesson.order)
-        for name, value in job.received.items():
-            target = self.received[name]
-            (target if name in job.common else target[:clients]).copy_(value)
+        for name, target in self.received.first(clients).tensors.items():
+            target.copy_(job.received.tensors[name])
         self.losses.zero_()
         self.next_step.zero_()
         self.whole.forget()
@@ -93,7 +92,9 @@ class _Track:
         if active in self.graphs:
             self.graphs[active].replay()
             return
-        fit = self.fits_by_count.setdefault(active, self.whole.first(active))
+        if active not in self.fits_by_count:
+            self.fits_by_count[active] = self.whole.first(active)
+        fit = self.fits_by_count[active]
         done = self.eager_steps.get(active, 0)
         if done == WARM_UP and self._capture(active, fit):
             self.graphs[active].replay()
@@ -117,3 +118,13 @@ class _Track:
             return False
         self.graphs[active] = graph
         return True
+
+
+def _memory(job: Job, lesson: Lesson) -> Hashable:
+    """What a captured step is bound to: where the cohort's tensors are, what is received, what the stage does."""
+    stage = lesson.stage
+    return (
+        tuple(tensor.data_ptr() for tensor in job.cohort.tensors.values()),
+        tuple((name, dim, tuple(job.received.tensors[name].shape[1:])) for name, dim in job.received.dims.items()),
+        (stage.parts, tuple(stage.rates.items()), getattr(stage.loss, "__qualname__", stage.loss)),
+    )

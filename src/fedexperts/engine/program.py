@@ -13,8 +13,6 @@ from torch.func import functional_call
 from fedexperts.engine.patches import make_stackable
 from fedexperts.methods import Model, State
 
-_PLAIN = (bool, int, float, str, tuple, type(None))
-
 
 def signature(model: nn.Module) -> Hashable:
     """Equal for two models exactly when one can compute with the other's tensors: layers, their settings, shapes."""
@@ -31,7 +29,7 @@ def signature(model: nn.Module) -> Hashable:
 
 
 def _is_setting(key: str, value: Any) -> bool:
-    return not key.startswith("_") and key != "training" and isinstance(value, _PLAIN)
+    return not key.startswith("_") and key != "training" and not isinstance(value, Tensor | nn.Module)
 
 
 class Program:

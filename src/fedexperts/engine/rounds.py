@@ -1,7 +1,9 @@
 """The walk of a run: sample, send, train, reply, combine, evaluate, save; round after round."""
 
 import math
-from collections.abc import Sequence
+import time
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,31 @@ from torch import Tensor
 
 from fedexperts.config import EngineSettings, Settings, TrainSettings
 from fedexperts.engine.batches import BatchPlan, DeviceData
-from fedexperts.engine.cohort import Cohort, Job, Lesson, Query
+from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
 from fedexperts.engine.executors import executor_for, pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.store import Store, read_manifest, read_tensors, write_manifest, write_tensors
-from fedexperts.errors import DivergedError, PrivacyError, SavedStateError
-from fedexperts.methods import Channel, Message, Method, Model, Owner, Reply, Stage, State, part_of, select
+from fedexperts.errors import DivergedError, MethodError, PrivacyError, SavedStateError
+from fedexperts.methods import (
+    Channel,
+    Message,
+    Method,
+    Model,
+    Owner,
+    Reply,
+    Round,
+    Stage,
+    State,
+    Trained,
+    part_of,
+    select,
+)  # fmt: skip
 from fedexperts.randomness import stream
 from fedexperts.task import ClientSpec, Task
+
+NUMBERS = 8
+"""A few numbers may go with a message's tensors, no more: tensors are what is counted and checked by name."""
 
 
 class Simulation:
@@ -41,7 +59,7 @@ class Simulation:
         self.observers = observers
         self.folder = folder
         train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
-        self.device = pick_device(settings.device)
+        self.device = pick_device(settings.device, settings.executor)
         dtype = torch.float64 if settings.precision == "float64" else torch.float32
         self.data = DeviceData.of(task.dataset, self.device, dtype)
         self.batches = BatchPlan([client.train for client in task.clients], settings.batch_size, settings.seed)
@@ -49,9 +67,10 @@ class Simulation:
         self.store = Store(settings.store, self.device, folder)
         self.specs, self.note = specs_for(method, task)
         limit = settings.group_size or (len(self.specs) if settings.store == "device" else self._sample_size)
-        self.fleet = Fleet(method, self.specs, settings.seed, self.store, self.device, dtype, limit)
+        self.fleet = Fleet(method, self.specs, settings.seed, self.store, self.device, dtype, limit, self._round(1))
         self.server: State = self._on_device(self.fleet.start)
         self.round = 0
+        self.seconds = 0.0  # of all processes that worked on this run
 
     @property
     def _sample_size(self) -> int:
@@ -65,7 +84,9 @@ class Simulation:
             observer.started(self)
         try:
             while self.round < self.settings.rounds:
+                start = time.perf_counter()
                 self.step()
+                self.seconds += time.perf_counter() - start
                 if self._due(self.settings.checkpoint_every):
                     self.checkpoint()
         finally:
@@ -77,70 +98,91 @@ class Simulation:
 
     def step(self) -> None:
         """One round. Everything is queued on the device before its first result is waited for."""
-        now = self.round + 1
+        now = self._round(self.round + 1)
         replies: list[Reply] = []
         done: list[Job] = []
-        for cohorts in self.fleet.waves(self.sample(now)):
+        for cohorts in self.fleet.waves(self.sample(now.number)):
             jobs = [self._job(cohort, now) for cohort in cohorts]
             self.executor.train(jobs)
             for job in jobs:
                 self.fleet.changed(job.cohort)
                 replies += self._replies(job, now)
                 for observer in self.observers:
-                    observer.trained(now, job)
+                    observer.trained(now.number, job)
             done += jobs
         replies.sort(key=lambda reply: reply.client)
-        self.server = self.method.combine(self.server, replies)
-        self.round = now
+        self.server = self.method.combine(self.server, replies, now)
+        self.round = now.number
         evaluating = self._due(self.settings.evaluate_every)
         answers = self._predict_held_out() if evaluating else []
-        self.batches.prepare(self.sample(now + 1), now + 1)  # while the device is busy
-        losses = self._losses(done, now)
+        self.batches.prepare(self.sample(self.round + 1), self.round + 1)  # while the device is busy
+        losses = self._losses(done)
         results = self._scores(answers)
         for observer in self.observers:
             if evaluating:
-                observer.evaluated(now, results)
-            observer.ended(now, losses)
+                observer.evaluated(self.round, results)
+            observer.ended(self.round, losses)
+
+    def _round(self, number: int) -> Round:
+        return Round(number, self.settings.rounds, self.settings.seed)
 
     def sample(self, round_number: int) -> list[int]:
         """S^t: K = C·N clients, drawn without replacement."""
         rng = stream(self.settings.seed, "sampling", round_number)
         return sorted(rng.choice(len(self.specs), self._sample_size, replace=False).tolist())
 
-    def _job(self, cohort: Cohort, now: int) -> Job:
+    def _job(self, cohort: Cohort, now: Round) -> Job:
         """Send to every client of the cohort, let it receive, and lay out what it will train on."""
-        messages = [self.method.send(self.server, client) for client in cohort.clients]
+        messages = [self.method.send(self.server, client, now) for client in cohort.clients]
         for client, message in zip(cohort.clients, messages, strict=True):
-            self._passes(now, Channel.DOWN, client, message)
-        cohort.write([self.method.receive(own, message) for own, message in zip(cohort.each(), messages, strict=True)])
-        received, common = _gather(messages)
-        lessons = [self._lesson(cohort, stage, i, now) for i, stage in enumerate(self.method.stages())]
-        return Job(cohort, lessons, received, common)
+            self._passes(now.number, Channel.DOWN, client, message)
+        changes = [self.method.receive(own, message) for own, message in zip(cohort.each(), messages, strict=True)]
+        self._complete(cohort, changes)
+        cohort.write(changes)
+        lessons = [self._lesson(cohort, stage, i, now.number) for i, stage in enumerate(self.method.stages(now))]
+        return Job(cohort, lessons, Received.of(cohort.clients, messages))
+
+    def _complete(self, cohort: Cohort, changes: Sequence[Mapping[str, Tensor]]) -> None:
+        """Every tensor of a client is kept by it or comes with the message; one that does neither would be anything."""
+        kept = self.method.kept()
+        needed = {name for name in cohort.program.layout if part_of(name) not in kept}
+        for client, change in zip(cohort.clients, changes, strict=True):
+            if missing := sorted(needed - change.keys()):
+                raise MethodError(
+                    f"method '{self.method.name}': client {client.id} neither keeps nor receives {', '.join(missing)}"
+                )
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
         orders = [self.batches.take(client.id, now, number, stage.epochs) for client in cohort.clients]
         return Lesson(stage, self._to_device(_padded(orders)), tuple(len(order) for order in orders))
 
-    def _replies(self, job: Job, now: int) -> list[Reply]:
+    def _replies(self, job: Job, now: Round) -> list[Reply]:
+        """Let every client of the cohort finish, and reply."""
+
+        def trained(cohort: Cohort) -> list[Trained]:
+            return [Trained(c, cohort.of(i), job.received.by(i)) for i, c in enumerate(cohort.clients)]
+
+        cohort = job.cohort
+        cohort.write([self.method.finish(after, now) for after in trained(cohort)])
         # A message must outlive the cohort's memory, which the next wave or round uses again.
-        shared = select(job.cohort.tensors, self.method.owned(Owner.SHARED))
-        after = Cohort(
-            job.cohort.program,
-            job.cohort.clients,
-            job.cohort.tensors | {n: t.clone() for n, t in shared.items()},
-        )
+        shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
+        lasting = Cohort(cohort.program, cohort.clients, cohort.tensors | {n: t.clone() for n, t in shared.items()})
         replies = []
-        for i, (client, own) in enumerate(zip(after.clients, after.each(), strict=True)):
-            message = self.method.reply(own, job.received_by(i), client)
-            self._passes(now, Channel.UP, client, message)
+        for after in trained(lasting):
+            message = self.method.reply(after, now)
+            self._passes(now.number, Channel.UP, after.client, message)
             if message:
-                replies.append(Reply(client.id, message))
+                replies.append(Reply(after.client.id, message))
         return replies
 
     def _passes(self, now: int, channel: Channel, client: ClientSpec, message: Message) -> None:
         """Every message of a run comes by here."""
         if not message:
             return
+        if len(message.numbers) > NUMBERS:
+            raise PrivacyError(
+                f"method '{self.method.name}' sends {len(message.numbers)} numbers where at most {NUMBERS} may go"
+            )
         private = self.method.forbidden(channel) & {part_of(name) for name in message.tensors}
         if private:
             raise PrivacyError(
@@ -150,7 +192,7 @@ class Simulation:
         for observer in self.observers:
             observer.message(now, channel, client.id, message)
 
-    def _losses(self, jobs: Sequence[Job], now: int) -> dict[int, float]:
+    def _losses(self, jobs: Sequence[Job]) -> dict[int, float]:
         """The clients' mean losses in their last stage; an error where one is not a number any more."""
         found: dict[int, float] = {}
         for job in jobs:
@@ -159,7 +201,8 @@ class Simulation:
                     if not math.isfinite(loss):
                         raise DivergedError(
                             f"the loss of client {client.id} ({client.model}, {client.samples} samples) became {loss} "
-                            f"in stage {number + 1} of round {now}; a learning rate below {self.settings.lr:g} may help"
+                            f"in stage {number + 1} of round {self.round}; "
+                            f"a learning rate below {self.settings.lr:g} may help"
                         )
                     found[client.id] = loss
         return found
@@ -188,22 +231,31 @@ class Simulation:
     def ask(self, function: Any, cohorts: Sequence[Cohort], samples: Sequence[Sequence[np.ndarray]]) -> list[Tensor]:
         """`function(model, x)` of each client's model as it would be used now, for some of its samples."""
         queries = [
-            Query(self._personalised(cohort), function, self._to_device(_padded(own)), tuple(map(len, own)))
-            for cohort, own in zip(cohorts, samples, strict=True)
+            Query(used, function, received, self._to_device(_padded(own)), tuple(map(len, own)))
+            for (used, received), own in zip(map(self._personalised, cohorts), samples, strict=True)
         ]
         return self.executor.map(queries)
 
-    def _personalised(self, cohort: Cohort) -> Cohort:
-        messages = [self.method.send(self.server, client) for client in cohort.clients]
+    def _personalised(self, cohort: Cohort) -> tuple[Cohort, Received]:
+        """The cohort as it would be used now, and what the server would send it."""
+        messages = [self.message_for(client.id) for client in cohort.clients]
         changes = [self.method.personalise(own, message) for own, message in zip(cohort.each(), messages, strict=True)]
+        self._complete(cohort, changes)
         # Looking must not change a client: what it keeps is replaced in a copy.
-        own = {n: torch.empty_like(cohort.tensors[n]) for n in changes[0] if part_of(n) in self.method.kept()}
-        used = Cohort(cohort.program, cohort.clients, cohort.tensors | own)
+        kept, names = self.method.kept(), {name for change in changes for name in change}
+        copies = {name: cohort.tensors[name].clone() for name in names if part_of(name) in kept}
+        used = Cohort(cohort.program, cohort.clients, cohort.tensors | copies)
         used.write(changes)
-        return used
+        return used, Received.of(cohort.clients, messages)
 
-    def _predicted_class(self, model: Model, x: Tensor) -> Tensor:
-        return self.method.predict(model, x).argmax(1)
+    def message_for(self, client: int) -> Message:
+        """What the server would send to a client now."""
+        return self.method.send(self.server, self.specs[client], self._round(self.round + 1))
+
+    def _predicted_class(self, model: Model, x: Tensor, received: State) -> Tensor:
+        """-1 where the model's answer is not a number."""
+        logits = self.method.predict(model, x, received)
+        return torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
 
     @cached_property
     def _held_out(self) -> list[np.ndarray]:
@@ -211,7 +263,13 @@ class Simulation:
 
     def _score(self, client: int, predicted: np.ndarray) -> Evaluation:
         index = self._held_out[client]
-        right = predicted[: len(index)] == self.task.dataset.labels[index]
+        predicted = predicted[: len(index)]
+        if (predicted < 0).any():
+            raise DivergedError(
+                f"client {client}'s model gives no numbers any more after round {self.round}; "
+                f"a learning rate below {self.settings.lr:g} may help"
+            )
+        right = predicted == self.task.dataset.labels[index]
         cut = len(self.task.clients[client].validation)
         return Evaluation(client, int(right[:cut].sum()), cut, int(right[cut:].sum()), len(index) - cut)
 
@@ -220,7 +278,7 @@ class Simulation:
     def client_state(self, client: int) -> State:
         """A client's complete model, as it would be used now."""
         own = self._on_device(self.fleet.program(client).blank() | self.fleet.kept(client))
-        return own | self.method.personalise(own, self.method.send(self.server, self.specs[client]))
+        return own | self._on_device(self.method.personalise(own, self.message_for(client)))
 
     def checkpoint(self) -> None:
         """Save everything that the next round needs; the last good checkpoint stays until this one is complete."""
@@ -231,7 +289,8 @@ class Simulation:
             self.folder,
             {
                 "round": self.round,
-                "data": self.data.fingerprint,
+                "seconds": self.seconds,
+                "data": self.fingerprint,
                 "server": write_tensors(self.folder, f"server.{self.round}.safetensors", self.server),
                 "clients": self.store.save(),
                 "observers": {type(observer).__name__: observer.save() for observer in self.observers},
@@ -242,19 +301,28 @@ class Simulation:
         """Continue from the checkpoint in the run's folder."""
         assert self.folder is not None
         manifest = read_manifest(self.folder)
-        if manifest["data"] != self.data.fingerprint:
+        if manifest["data"] != self.fingerprint:
             raise SavedStateError(
-                f"'{self.settings.data}' is not the data that the run in {self.folder.parent} was started with "
-                f"(fingerprint {self.data.fingerprint}, not {manifest['data']}); give it the same files"
+                f"'{self.settings.data}' is not the data that the run in {self.folder.parent} was started with, or is "
+                f"split otherwise (fingerprint {self.fingerprint}, not {manifest['data']}); give it the same data"
             )
         self.server = self._on_device(read_tensors(self.folder, manifest["server"]))
         self.store.load(manifest["clients"])
-        self.round = manifest["round"]
+        self.round, self.seconds = manifest["round"], manifest["seconds"]
         for observer in self.observers:
             observer.restore(manifest["observers"].get(type(observer).__name__, {}))
 
     def _on_device(self, state: State) -> State:
-        return {name: tensor.detach().to(self.device) for name, tensor in state.items()}
+        return {name: tensor.detach().to(self.device, copy=True) for name, tensor in state.items()}
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """Tells one set, and one split of it, from another."""
+        dataset, found = self.task.dataset, 0
+        indices = [part for c in self.task.clients for part in (c.train, c.validation, c.test)]
+        for array in (dataset.inputs, dataset.labels, *indices):
+            found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+        return found
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -279,13 +347,6 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
         return own, ""
     note = f"{method.name} needs one model for all clients: all run {task.common_model}"
     return [task.spec(k, task.common_model) for k in range(len(task.clients))], note
-
-
-def _gather(messages: Sequence[Message]) -> tuple[State, frozenset[str]]:
-    """What a cohort received, stacked; what all got alike is kept once and named in the second result."""
-    columns = {name: [message.tensors[name] for message in messages] for name in messages[0].tensors}
-    common = frozenset(name for name, column in columns.items() if all(value is column[0] for value in column))
-    return {n: column[0] if n in common else torch.stack(column) for n, column in columns.items()}, common
 
 
 def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:

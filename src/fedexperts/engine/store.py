@@ -18,10 +18,13 @@ import safetensors.torch
 import torch
 
 from fedexperts.errors import SavedStateError
+from fedexperts.files import write_atomically
 from fedexperts.methods import State
 
 FORMAT = 1
 MANIFEST = "checkpoint.json"
+KEYS = {"round", "data", "server", "clients", "observers", "seconds"}
+"""What a checkpoint holds."""
 
 
 class Store:
@@ -46,6 +49,8 @@ class Store:
         return read_tensors(self.folder, self._files[client]) if client in self._files else None
 
     def put(self, client: int, tensors: State) -> None:
+        if not tensors:  # a client that keeps nothing needs no place
+            return
         if self.on_disk:
             self._write(client, tensors)
         else:
@@ -125,13 +130,7 @@ def read_tensors(folder: Path, record: Record) -> State:
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
     """Make a checkpoint the current one, in one atomic step, and clear away files that no longer belong to it."""
-    temporary = folder / (MANIFEST + ".new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, **content}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, folder / MANIFEST)
-    _sync_folder(folder)
+    write_atomically(folder / MANIFEST, json.dumps({"format": FORMAT, **content}))
     named = {content["server"]["file"], *(record["file"] for record in content["clients"].values())}
     for path in folder.glob("*.safetensors"):
         if path.name not in named:
@@ -146,18 +145,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SavedStateError(f"there is no checkpoint in {folder.parent}; start the run again") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise SavedStateError(f"{path} is cut off or damaged; restore it from a copy or start the run again") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= KEYS:
         found = content.get("format") if isinstance(content, dict) else None
         raise SavedStateError(
             f"{path} is a checkpoint of format {found!r}, this version of fedexperts reads format {FORMAT}; "
             "continue it with the version that wrote it (see settings.toml) or start the run again"
         )
     return content
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,6 +1,6 @@
 """FLOPs of local training, counted in real forward and backward passes by torch's own counter."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,12 +32,14 @@ class FlopMeter(Observer):
                 flops * lesson.steps[position] for flops, lesson in zip(per_step, job.lessons, strict=True)
             )
 
-    def close_round(self) -> None:
+    def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         self.present.clear()
 
     def _step(self, job: Job, number: int) -> int:
         lesson = job.lessons[number]
-        key = (job.cohort.program.signature, number, lesson.order.shape[2])
+        stage = lesson.stage
+        loss = getattr(stage.loss, "__qualname__", stage.loss)
+        key = (job.cohort.program.signature, number, stage.parts, loss, lesson.order.shape[2])
         if key not in self._per_step:
             assert self._data is not None
             index, program = lesson.order[0, 0], job.cohort.program
@@ -46,6 +48,6 @@ class FlopMeter(Observer):
             tensors = {n: t.detach().clone().requires_grad_(n in moving) for n, t in job.cohort.of(0).items()}
             batch = Batch(self._data.x(index), self._data.y(index))
             with FlopCounterMode(display=False) as counter, torch.enable_grad():
-                program.bind(lesson.stage.loss)(tensors, batch, job.received_by(0)).backward()
+                program.bind(lesson.stage.loss)(tensors, batch, job.received.by(0)).backward()
             self._per_step[key] = counter.get_total_flops()
         return self._per_step[key]

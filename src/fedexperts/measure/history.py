@@ -15,7 +15,7 @@ from fedexperts.methods import Channel, Message
 COLUMNS = (
     "round",
     "client",
-    "train_loss",  # mean over the client's steps; empty if it was not sampled
+    "train_loss",  # mean over the steps of the client's last stage; empty if it was not sampled
     "validation_accuracy",
     "validation_samples",
     "test_accuracy",
@@ -57,14 +57,15 @@ class History(Observer):
         self._evaluations = {result.client: result for result in results}
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
-        rows = [self._row(round_number, client, losses.get(client)) for client in sorted({*losses, *self._evaluations})]
+        clients = {*losses, *self._evaluations, *(client for client, _ in self.ledger.present)}
+        rows = [self._row(round_number, client, losses.get(client)) for client in sorted(clients)]
         self.rows += rows
         if self._file is not None:
             csv.DictWriter(self._file, COLUMNS).writerows(rows)
             self._file.flush()
         self._evaluations = {}
-        self.ledger.close_round()
-        self.flops.close_round()
+        self.ledger.ended(round_number, losses)
+        self.flops.ended(round_number, losses)
 
     def _row(self, round_number: int, client: int, loss: float | None) -> Row:
         row: Row = dict.fromkeys(COLUMNS)
@@ -99,7 +100,8 @@ class History(Observer):
         length = saved.get("history_bytes", 0)
         if not self.path.exists() or self.path.stat().st_size < length:
             raise SavedStateError(f"{self.path} is missing or cut off: the checkpoint knows {length} bytes of it")
-        os.truncate(self.path, length)
+        if self.path.stat().st_size > length:
+            os.truncate(self.path, length)
         self.rows = read_history(self.path)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """The ledger: every message, counted where it is made, by channel."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedexperts.engine import Observer
@@ -30,5 +31,5 @@ class Ledger(Observer):
     def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
         self.present[client, channel].add(message)
 
-    def close_round(self) -> None:
+    def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         self.present.clear()

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedexperts.config import Settings
 from fedexperts.errors import SavedStateError
+from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
 
@@ -58,11 +59,9 @@ class Record:
             "totals": self.totals,
             "notes": list(self.notes),
             "environment": self.environment,
-            "seconds": round(self.seconds, 3),
+            "seconds": self.seconds,
         }
-        temporary = folder / (SUMMARY + ".new")
-        temporary.write_text(json.dumps(summary, indent=1, ensure_ascii=False), encoding="utf-8")
-        temporary.replace(folder / SUMMARY)
+        write_atomically(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False))
 
     @classmethod
     def load(cls, folder: Path) -> "Record":
@@ -70,18 +69,25 @@ class Record:
         for name in (SETTINGS, HISTORY, LABELS, SUMMARY):
             if not (folder / name).exists():
                 raise SavedStateError(_missing(folder, name))
-        summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        names, counts = read_labels(folder / LABELS)
-        return cls(
-            settings=Settings.from_toml(folder / SETTINGS),
-            title=summary["title"],
-            rows=read_history(folder / HISTORY),
-            counts=counts,
-            class_names=names,
-            notes=summary["notes"],
-            environment=summary["environment"],
-            seconds=summary["seconds"],
-        )
+        settings = Settings.saved(folder / SETTINGS)
+        try:
+            summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+            names, counts = read_labels(folder / LABELS)
+            return cls(
+                settings=settings,
+                title=summary["title"],
+                rows=read_history(folder / HISTORY),
+                counts=counts,
+                class_names=names,
+                notes=summary["notes"],
+                environment=summary["environment"],
+                seconds=summary["seconds"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise SavedStateError(
+                f"a file of the run in {folder} is cut off or changed ({error}); "
+                f"if its state is whole, this makes it again: rm {folder / SUMMARY}; fedexperts resume {folder}"
+            ) from None
 
 
 def _missing(folder: Path, name: str) -> str:

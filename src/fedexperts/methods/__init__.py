@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from fedexperts.errors import MethodError, suggestion
-from fedexperts.methods.base import Batch, Method, Model, Reply, Stage
+from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained
 from fedexperts.methods.message import Channel, Message, Owner, State, part_of, select
 
 
@@ -28,6 +28,6 @@ def method_class(name: str) -> type[Method]:
 
 
 __all__ = [
-    "Batch", "Channel", "Message", "Method", "Model", "Owner", "Reply", "Stage", "State",
+    "Batch", "Channel", "Message", "Method", "Model", "Owner", "Reply", "Round", "Stage", "State", "Trained",
     "method_class", "part_of", "registry", "select",
 ]  # fmt: skip

@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedexperts.config import Frozen, TrainSettings
+from fedexperts.errors import MethodError
 from fedexperts.methods.message import Channel, Message, Owner, State, part_of, select
 from fedexperts.models import Parts, build
+from fedexperts.randomness import stream
 from fedexperts.task import ClientSpec
 
 
@@ -48,7 +51,10 @@ Loss = Callable[[Model, Batch, State], Tensor]
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of local training: only `parts` move (buffers too: all others are in evaluation mode)."""
+    """A stretch of local training: only `parts` move (buffers too: all others are in evaluation mode).
+
+    The loss is a function of its arguments alone; values that change from round to round belong into a message.
+    """
 
     parts: tuple[str, ...]
     loss: Loss
@@ -58,6 +64,28 @@ class Stage:
     def moving(self, parameters: Sequence[str]) -> list[str]:
         """Those of a model's parameters that this stage trains."""
         return [name for name in parameters if part_of(name) in self.parts]
+
+
+@dataclass(frozen=True)
+class Round:
+    """When it is: round `number` of `total`, from 1."""
+
+    number: int
+    total: int
+    seed: int
+
+    def stream(self, purpose: str, *where: int) -> np.random.Generator:
+        """Random numbers of the round for a purpose of the method's own, at a place (a client's number)."""
+        return stream(self.seed, purpose, *where, self.number)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A client after its local training in a round."""
+
+    client: ClientSpec
+    own: Mapping[str, Tensor]  # all its tensors
+    received: State  # what the server sent it this round
 
 
 @dataclass(frozen=True)
@@ -93,14 +121,14 @@ class Method:
         """The client's model as named parts, freshly initialised."""
         return build(client.model, client.shape, client.classes)
 
-    def predict(self, model: Model, x: Tensor) -> Tensor:
-        """Logits."""
+    def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
+        """Logits; `received` is what the server sent, or would send now."""
         return cast(Tensor, model.head(model.extractor(x)))
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
-        return F.cross_entropy(self.predict(model, batch.x), batch.y)
+        return F.cross_entropy(self.predict(model, batch.x, received), batch.y)
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, now: Round) -> Sequence[Stage]:
         """Local training of one round, in order."""
         return [Stage(tuple(self.owners), self.loss, self.train.epochs)]
 
@@ -110,20 +138,24 @@ class Method:
         """The server's state before the first round, from a fresh model."""
         return select(model.state_dict(), self.owned(Owner.SHARED))
 
-    def send(self, server: State, client: ClientSpec) -> Message:
+    def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """Server → client at the start of a round."""
         return Message(server)
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
-        """Which of the client's tensors become what; the rest of the message reaches the loss as `received`."""
+        """Which of the client's tensors become what; the whole message also reaches the loss, as `received`."""
         return {name: tensor for name, tensor in message.tensors.items() if name in own}
 
-    def reply(self, own: Mapping[str, Tensor], received: State, client: ClientSpec) -> Message:
-        """Client → server after training."""
-        shared = select(own, self.owned(Owner.SHARED))
-        return Message(shared, {"samples": client.samples}) if shared else Message()
+    def finish(self, after: Trained, now: Round) -> State:
+        """Which of the client's tensors become what after training, before it replies."""
+        return {}
 
-    def combine(self, server: State, replies: Sequence[Reply]) -> State:
+    def reply(self, after: Trained, now: Round) -> Message:
+        """Client → server after training."""
+        shared = select(after.own, self.owned(Owner.SHARED))
+        return Message(shared, {"samples": after.client.samples}) if shared else Message()
+
+    def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         """The server's next state."""
         return weighted_mean(replies) if replies else server
 
@@ -156,12 +188,16 @@ def weighted_mean(replies: Sequence[Reply]) -> State:
     """
     samples = torch.tensor([reply.message.numbers["samples"] for reply in replies], dtype=torch.float64)
     shares = samples / samples.sum()
+    names = replies[0].message.tensors.keys()
+    for reply in replies:
+        if reply.message.tensors.keys() != names:
+            differing = sorted(reply.message.tensors.keys() ^ names)
+            raise MethodError(f"clients {replies[0].client} and {reply.client} do not both send {', '.join(differing)}")
     state = {}
     for name, first in replies[0].message.tensors.items():
         stacked = torch.stack([reply.message.tensors[name] for reply in replies])
         if first.is_floating_point():
-            shares = _queued(shares, stacked)
-            state[name] = torch.tensordot(shares, stacked, dims=1)
+            state[name] = torch.tensordot(_queued(shares, stacked), stacked, dims=1)
         else:
             state[name] = stacked.amax(0)
     return state
@@ -169,22 +205,4 @@ def weighted_mean(replies: Sequence[Reply]) -> State:
 
 def _queued(values: Tensor, like: Tensor) -> Tensor:
     """Bring a few values to where another tensor is, without waiting for the work that is queued there."""
-    if values.device == like.device:
-        return values.to(like.dtype)
     return values.pin_memory().to(like, non_blocking=True) if like.is_cuda else values.to(like)
-
-
-__all__ = [
-    "Batch",
-    "Channel",
-    "Loss",
-    "Message",
-    "Method",
-    "Model",
-    "Owner",
-    "Reply",
-    "Stage",
-    "State",
-    "part_of",
-    "select",
-]

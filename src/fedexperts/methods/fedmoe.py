@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fedexperts.config import Frozen, NumbersInTurn
 from fedexperts.errors import MethodError
-from fedexperts.methods.base import Message, Method, Model, Owner, Stage, State
+from fedexperts.methods.base import Method, Model, Round, Stage
+from fedexperts.methods.message import Message, Owner, State
 from fedexperts.models import SMALLEST, Gate, Parts, build
 from fedexperts.task import ClientSpec
 
@@ -55,12 +56,12 @@ class FedMoE(Method):
             "head": local["head"],
         }
 
-    def predict(self, model: Model, x: Tensor) -> Tensor:
+    def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
         weights = model.gate(x)
         mixed = weights[:, :1] * model.global_expert(x) + weights[:, 1:] * model.local_expert(x)
         return cast(Tensor, model.head(mixed))
 
-    def stages(self) -> Sequence[Stage]:
+    def stages(self, now: Round) -> Sequence[Stage]:
         rates = {"gate": self.options.gate_lr} if self.options.gate_lr else {}
         return [Stage(tuple(self.owners), self.loss, self.train.epochs, rates)]
 

@@ -1,6 +1,7 @@
 """Standalone: every client trains alone. A personalised method that loses to it has not earned its communication."""
 
-from fedexperts.methods.base import Method, Owner
+from fedexperts.methods.base import Method
+from fedexperts.methods.message import Owner
 
 
 class Standalone(Method):

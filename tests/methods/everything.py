@@ -1,0 +1,65 @@
+"""A method that uses everything a method can do, so that the conformance tests try all of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedexperts.methods import Batch, Message, Method, Model, Owner, Round, Stage, State, Trained
+from fedexperts.models import Parts
+from fedexperts.task import ClientSpec
+
+
+class Memory(nn.Module):
+    """What a client remembers of its last round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("head_bias", torch.zeros(4))
+
+
+class Everything(Method):
+    """Two stages with rates of their own, BatchNorm, a shared part that is kept, messages that differ, a memory."""
+
+    name = "everything"
+    title = "Everything"
+    source = "nobody's"
+    owners = {"extractor": Owner.SHARED, "norm": Owner.SHARED, "head": Owner.PRIVATE, "memory": Owner.PRIVATE}
+
+    def parts(self, client: ClientSpec) -> Parts:
+        parts = super().parts(client)
+        return {"extractor": parts["extractor"], "norm": nn.BatchNorm1d(500), "head": parts["head"], "memory": Memory()}
+
+    def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
+        features = model.norm(model.extractor(x))
+        return cast(Tensor, model.head(features) + received["hint.shift"] + 0.1 * model.memory.head_bias)
+
+    def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
+        pull = (model.head.weight - received["hint.weight"]).square().sum()
+        return super().loss(model, batch, received) + 0.01 * pull
+
+    def stages(self, now: Round) -> Sequence[Stage]:
+        return [
+            Stage(("head",), self.loss, epochs=1, rates={"head": 0.02}),
+            Stage(("extractor", "norm"), super().loss, epochs=2, rates={"norm": 0.2}),
+        ]
+
+    def send(self, server: State, client: ClientSpec, now: Round) -> Message:
+        rng = now.stream("hint", client.id)
+        like = next(iter(server.values()))
+        hint = {"hint.shift": rng.normal(size=4), "hint.weight": rng.normal(size=(4, 500))}
+        return Message({**server, **{n: torch.from_numpy(v).to(like) for n, v in hint.items()}}, {"round": now.number})
+
+    def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
+        mixed = {n: (own[n] + t) / 2 for n, t in message.tensors.items() if n in ("norm.weight", "norm.bias")}
+        return {n: t for n, t in message.tensors.items() if n.startswith("extractor.")} | mixed
+
+    def finish(self, after: Trained, now: Round) -> State:
+        return {"memory.head_bias": after.own["head.bias"] * now.number}
+
+    def kept(self) -> set[str]:
+        return {"norm", "head", "memory"}
+
+    def personalise(self, own: Mapping[str, Tensor], message: Message) -> State:
+        return self.receive(own, message) | {"head.bias": own["head.bias"] + 0.1}
