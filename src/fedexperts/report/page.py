@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from fedexperts.config import Settings
+from fedexperts.files import write_atomically
 from fedexperts.measure import SETTINGS, Record
 from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
 from fedexperts.report.runs import Run, line_up, task_of
@@ -202,7 +203,5 @@ def _write(path: Path, name_in_folder: str, title: str, body: Iterable[str]) -> 
     path = path / name_in_folder if path.is_dir() else path
     path.parent.mkdir(parents=True, exist_ok=True)
     text = PAGE.substitute(title=escape(title), plotly=get_plotlyjs(), body="\n".join(body))
-    temporary = path.with_name(path.name + ".new")  # nobody ever sees half a page
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, text)
     return path
