@@ -223,7 +223,7 @@ def methods(
     table = Table("method", "shared", "private", "between clients", "source", box=None)
     for kind in registry().values():
         owned = [", ".join(p for p, o in kind.owners.items() if o is owner) or "–" for owner in Owner]
-        table.add_row(kind.name, *owned, kind.source)
+        table.add_row(kind.name, *owned, kind.source.partition(":")[0])
     console.print(table)
 
 

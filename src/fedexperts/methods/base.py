@@ -103,7 +103,7 @@ class Method:
     title: ClassVar[str] = ""
     """How people write it: "FedMoE"."""
     source: ClassVar[str] = ""
-    """The paper."""
+    """Where it is from: "authors year: title"."""
     owners: ClassVar[Mapping[str, Owner]] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
 
     class Options(Frozen):

@@ -8,4 +8,4 @@ class FedAvg(Method):
 
     name = "fedavg"
     title = "FedAvg"
-    source = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
+    source = "McMahan et al. 2017: Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS"

@@ -23,7 +23,7 @@ class FedMoE(Method):
 
     name = "fedmoe"
     title = "FedMoE"
-    source = "Yi et al., FedMoE: Data-Level Personalization with Mixture of Experts, 2024 (also cited as pFedMoE)"
+    source = "Yi et al. 2024: FedMoE: Data-Level Personalization with Mixture of Experts (also cited as pFedMoE)"
     owners = {
         "global_expert": Owner.SHARED,
         "local_expert": Owner.PRIVATE,
