@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -123,7 +124,7 @@ def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
             options[name] = values.pop(name)
         elif name not in known:
             raise SettingsError(f"unknown setting '{name}' of {method}{suggestion(name, known | own)}")
-    options = kind.Options.check(options).model_dump(mode="json", exclude_unset=False, exclude_none=True)
+    options = kind.Options.check(options).model_dump(mode="json", exclude_none=True)
     return Settings.check({**values, "method": method, "options": options})
 
 
@@ -142,8 +143,9 @@ def execute(
     try:
         simulation, history = _assemble(settings, task, folder, observers)
     except BaseException:
-        for empty in made:  # a run that cannot be leaves nothing behind
-            empty.rmdir()
+        with suppress(OSError):  # a run that cannot be leaves nothing behind
+            for empty in made:
+                empty.rmdir()
         raise
     write_atomically(folder / SETTINGS, settings.to_toml())
     return _complete(simulation, history, folder)
@@ -215,7 +217,7 @@ def run_or_resume(
             )
         if (folder / SUMMARY).exists():
             return Record.load(folder)
-        return resume(folder, observers).record
+        return resume(folder, observers, task=task).record
     return execute(settings, task, folder, observers).record
 
 

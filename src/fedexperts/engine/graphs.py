@@ -125,6 +125,9 @@ def _memory(job: Job, lesson: Lesson) -> Hashable:
     stage = lesson.stage
     return (
         tuple(tensor.data_ptr() for tensor in job.cohort.tensors.values()),
-        tuple((name, dim, tuple(job.received.tensors[name].shape[1:])) for name, dim in job.received.dims.items()),
+        tuple(
+            (n, tuple(t.shape if n in job.received.common else t.shape[1:])) for n, t in job.received.tensors.items()
+        ),
+        job.received.common,
         (stage.parts, tuple(stage.rates.items()), getattr(stage.loss, "__qualname__", stage.loss)),
     )
