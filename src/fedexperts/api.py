@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
@@ -40,7 +40,7 @@ class Result:
     """A run that has ended (or was loaded): its record, and its models."""
 
     record: Record
-    simulation: Simulation
+    simulation: Simulation = field(repr=False)
     folder: Path | None = None
 
     @property

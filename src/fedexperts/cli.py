@@ -149,6 +149,7 @@ def compare(
 
     names, own = _split(methods, registry())
     given = _values(config, values, own)
+    given = given.pop("options", {}) | given  # they may stand in a table, as a run saves them
     kinds = {name: method_class(name) for name in names}
     options = {option for kind in kinds.values() for option in kind.Options.model_fields}
     plans = [  # an option goes to the methods that have it
@@ -187,12 +188,12 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", show_default=False)],
     out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
 ) -> None:
-    """Write one page about one or several finished runs, and print their table."""
+    """Write one page about one or several finished runs (or folders that `compare` made), and print their table."""
     from fedexperts.measure import Record
     from fedexperts.report.page import write_page
     from fedexperts.report.table import comparison_table
 
-    records = [Record.load(folder) for folder in runs]
+    records = [Record.load(folder) for folder in _run_folders(runs)]
     page = write_page(records, out)
     console.print(comparison_table(records))
     console.print(f"page: {page}")
@@ -217,8 +218,9 @@ def methods(
             console.print(f"  {part:16} {owner}", highlight=False)
         for option, field in kind.Options.model_fields.items():
             default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            shown = "" if default is None else f"  [default: {default}]"
             flag = option.replace("_", "-")
-            console.print(f"  --{flag:14} {field.description}  [default: {default}]", highlight=False, markup=False)
+            console.print(f"  --{flag:14} {field.description}{shown}", highlight=False, markup=False)
         return
     table = Table("method", "shared", "private", "between clients", "source", box=None)
     for kind in registry().values():
@@ -253,13 +255,30 @@ def data(
     settings = TaskSettings.check(given)
     task = Task.of(settings)
     title = f"{settings.data}, {settings.partition}, {settings.clients} clients"
-    table = Table("client", *task.dataset.class_names, "train", "validation", "test", title=title, box=None)
+    names = task.dataset.class_names if task.dataset.classes <= 12 else ()  # more would not fit a terminal
+    few = [name if sum(map(len, names)) < 40 else str(i) for i, name in enumerate(names)]
+    table = Table("client", *few, "classes", "train", "val.", "test", title=title, box=None, padding=(0, 1, 0, 0))
     for k, (client, row) in enumerate(zip(task.clients, task.counts, strict=True)):
-        sizes = [len(client.train), len(client.validation), len(client.test)]
-        table.add_row(str(k), *(str(n) if n else "·" for n in row), *map(str, sizes))
+        counts = [str(n) if n else "·" for n in row] if names else []
+        sizes = [int((row > 0).sum()), len(client.train), len(client.validation), len(client.test)]
+        table.add_row(str(k), *counts, *map(str, sizes))
+    for column in table.columns:
+        column.no_wrap, column.justify = True, "right"
     console.print(table)
     if out is not None:
         console.print(f"page: {write_label_page(task.counts, task.dataset.class_names, title, out)}")
+
+
+def _run_folders(folders: list[Path]) -> list[Path]:
+    """The runs that are meant: a folder of runs stands for them, files between folders for nothing."""
+    found: list[Path] = []
+    for folder in folders:
+        inner = sorted(path.parent for path in folder.glob("*/settings.toml"))
+        if (folder / "settings.toml").exists() or not inner:
+            found += [folder] if folder.is_dir() or len(folders) == 1 or not folder.exists() else []
+        else:
+            found += inner
+    return found
 
 
 @contextmanager
@@ -281,7 +300,9 @@ def _continues(command: str | None = None) -> Iterator[Any]:
             print("\ninterrupted before anything was written", file=sys.stderr)
         else:
             again = command or f"fedexperts resume {stops.run}"
-            print(f"\ninterrupted; what the last checkpoint holds is kept. To continue: {again}", file=sys.stderr)
+            saved = (stops.run / "state" / "checkpoint.json").exists()
+            what = "the last checkpoint is kept" if saved else "there was no checkpoint yet, it starts again"
+            print(f"\ninterrupted; {what}. To continue: {again}", file=sys.stderr)
         raise SystemExit(130) from None
 
 

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,28 @@ class FedHead(Method):
 
 def test_the_methods_are_there() -> None:
     assert {"fedavg", "fedmoe", "standalone"} <= set(registry())
-    assert all(kind.title and kind.source and kind.__doc__ for kind in registry().values())
+    assert [kind.name for kind in registry().values() if not kind.__doc__ or kind.source == "unpublished"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("class Mine(Method): ...", "methods/mine.py cannot be imported: NameError"),
+        (NEW_METHOD.replace("fed-head", "fedavg"), "two methods are called 'fedavg': in fedexperts.methods.fedavg and"),
+    ],
+)
+def test_a_file_that_cannot_be_a_method_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.setattr(fedexperts.methods, "__path__", [*fedexperts.methods.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "fedexperts.methods.mine", raising=False)
+    registry.cache_clear()
+    try:
+        with pytest.raises(MethodError, match=says):
+            registry()
+    finally:
+        registry.cache_clear()
 
 
 def test_no_option_is_named_like_a_setting() -> None:

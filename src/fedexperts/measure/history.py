@@ -113,7 +113,10 @@ class History(Observer):
 def read_history(path: Path) -> list[Row]:
     """The rows of a history file; empty cells are None."""
     with open(path, newline="", encoding="utf-8") as file:
-        return [{name: _value(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+        header, *rows = csv.reader(file)
+    if tuple(header) != COLUMNS or any(len(row) != len(COLUMNS) for row in rows):
+        raise ValueError(f"{path.name} does not have the columns {', '.join(COLUMNS)} in every row")
+    return [{name: _value(cell) for name, cell in zip(COLUMNS, row, strict=True)} for row in rows]
 
 
 def _value(cell: str) -> float | None:

@@ -31,8 +31,8 @@ class Record:
 
     settings: Settings
     title: str  # the method as people write it
-    rows: Sequence[Row]
-    counts: np.ndarray  # clients × classes
+    rows: Sequence[Row] = field(repr=False)
+    counts: np.ndarray = field(repr=False)  # clients × classes
     class_names: Sequence[str]
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ import pkgutil
 from functools import cache
 from importlib.metadata import entry_points
 
+from fedexperts.config import Frozen
 from fedexperts.errors import MethodError, suggestion
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained
 from fedexperts.methods.message import Channel, Message, Owner, State, part_of, select
@@ -13,21 +14,31 @@ from fedexperts.methods.message import Channel, Message, Owner, State, part_of, 
 @cache
 def registry() -> dict[str, type[Method]]:
     """Name → class, of this folder and of installed packages with the entry point `fedexperts.methods`."""
-    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    defined = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    defined: list[object] = []
+    for info in pkgutil.iter_modules(__path__):
+        try:
+            defined += vars(importlib.import_module(f"{__name__}.{info.name}")).values()
+        except (ImportError, NameError, SyntaxError, TypeError, AttributeError) as error:
+            raise MethodError(f"methods/{info.name}.py cannot be imported: {type(error).__name__}: {error}") from error
     defined += [entry.load() for entry in entry_points(group="fedexperts.methods")]
-    found = {kind.name: kind for kind in defined if issubclass(kind, Method) and "name" in vars(kind)}
+    found: dict[str, type[Method]] = {}
+    for kind in defined:
+        if not (isinstance(kind, type) and issubclass(kind, Method) and "name" in vars(kind)):
+            continue
+        if found.setdefault(kind.name, kind) is not kind:
+            both = f"{found[kind.name].__module__} and {kind.__module__}"
+            raise MethodError(f"two methods are called '{kind.name}': in {both}; a name belongs to one")
     return dict(sorted(found.items()))
 
 
 def method_class(name: str) -> type[Method]:
     known = registry()
     if name not in known:
-        raise MethodError(f"unknown method '{name}'{suggestion(name, known)} Known: {', '.join(known)}")
+        raise MethodError(f"unknown method '{name}'{suggestion(name, known) or ';'} known: {', '.join(known)}")
     return known[name]
 
 
 __all__ = [
-    "Batch", "Channel", "Message", "Method", "Model", "Owner", "Reply", "Round", "Stage", "State", "Trained",
+    "Batch", "Channel", "Frozen", "Message", "Method", "Model", "Owner", "Reply", "Round", "Stage", "State", "Trained",
     "method_class", "part_of", "registry", "select",
 ]  # fmt: skip

@@ -111,6 +111,12 @@ class Method:
 
     options: Frozen
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):  # a method's title is not its parent's
+            cls.title = vars(cls).get("title", cls.name)
+            cls.source = vars(cls).get("source", "unpublished")
+
     def __init__(self, train: TrainSettings | None = None, options: Mapping[str, Any] | None = None) -> None:
         self.train = train or TrainSettings.check({})
         self.options = self.Options.check(options or {})

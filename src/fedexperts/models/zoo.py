@@ -38,7 +38,7 @@ SMALLEST = "cnn5"
 
 def check_model(name: str) -> str:
     if name not in MODELS:
-        raise SettingsError(f"unknown model '{name}'{suggestion(name, MODELS)} Known: {', '.join(MODELS)}")
+        raise SettingsError(f"unknown model '{name}'{suggestion(name, MODELS) or ';'} known: {', '.join(MODELS)}")
     return name
 
 
