@@ -148,6 +148,21 @@ class Settings(TaskSettings, TrainSettings, EngineSettings):
         """The settings of one kind (`TaskSettings`, `TrainSettings`, `EngineSettings`) out of all."""
         return kind(**{name: getattr(self, name) for name in kind.model_fields})
 
+    def defining(self) -> dict[str, Any]:
+        """What makes the run this run; the rest says only where and how it is computed."""
+        free = {
+            "data_dir",
+            "download",
+            "device",
+            "executor",
+            "graphs",
+            "compile",
+            "group_size",
+            "store",
+            "checkpoint_every",
+        }
+        return self.model_dump(mode="json", exclude=free)
+
     def to_toml(self) -> str:
         """The text that `from_toml` reads back to the same settings."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

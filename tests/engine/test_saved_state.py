@@ -56,8 +56,7 @@ def test_a_checkpoint_writes_only_what_changed(tmp_path: Path, place: str) -> No
 
 def test_a_crash_while_saving_leaves_the_last_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = states(reopened(saved))
-    simulation = make_simulation("fedmoe", TASK, folder=saved, rounds=5)
-    simulation.restore()
+    simulation = reopened(saved)
     simulation.step()
 
     def crash(*_: object) -> None:
@@ -105,6 +104,18 @@ def test_a_cut_off_manifest_is_refused(saved: Path) -> None:
     path.write_text(path.read_text()[:40])
     with pytest.raises(SavedStateError, match="cut off"):
         reopened(saved)
+
+
+def test_other_settings_are_refused(saved: Path) -> None:
+    simulation = make_simulation("fedmoe", TASK, folder=saved, rounds=2, lr=0.2)
+    with pytest.raises(SavedStateError, match=r"other settings than it has now: lr was 0\.05; put them back"):
+        simulation.restore()
+
+
+def test_where_a_run_is_computed_may_change(saved: Path) -> None:
+    simulation = make_simulation("fedmoe", TASK, folder=saved, rounds=2, executor="stacked", store="disk")
+    simulation.restore()
+    assert_same_bits(states(simulation), states(reopened(saved)))
 
 
 def other_images() -> Task:

@@ -290,6 +290,7 @@ class Simulation:
             {
                 "round": self.round,
                 "seconds": self.seconds,
+                "settings": self.settings.defining(),
                 "data": self.fingerprint,
                 "server": write_tensors(self.folder, f"server.{self.round}.safetensors", self.server),
                 "clients": self.store.save(),
@@ -301,6 +302,12 @@ class Simulation:
         """Continue from the checkpoint in the run's folder."""
         assert self.folder is not None
         manifest = read_manifest(self.folder)
+        then, now = manifest["settings"], self.settings.defining()
+        if changed := [f"{name} was {then.get(name)!r}" for name in now if then.get(name) != now[name]]:
+            raise SavedStateError(
+                f"the run in {self.folder.parent} was started with other settings than it has now: "
+                f"{', '.join(changed)}; put them back"
+            )
         if manifest["data"] != self.fingerprint:
             raise SavedStateError(
                 f"'{self.settings.data}' is not the data that the run in {self.folder.parent} was started with, or is "

@@ -23,7 +23,7 @@ from fedexperts.methods import State
 
 FORMAT = 1
 MANIFEST = "checkpoint.json"
-KEYS = {"round", "data", "server", "clients", "observers", "seconds"}
+KEYS = {"round", "settings", "data", "server", "clients", "observers", "seconds"}
 """What a checkpoint holds."""
 
 

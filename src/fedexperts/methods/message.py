@@ -74,7 +74,7 @@ class Message:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Message":
-        tensors = safetensors.torch.load(raw)
+        tensors = dict(sorted(safetensors.torch.load(raw).items()))  # the format itself keeps no order
         numbers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_NUMBER)}
         return cls(tensors, {name.removeprefix(_NUMBER): x.item() for name, x in numbers.items()})
 
