@@ -125,7 +125,7 @@ def check_file(folder: Path, record: Record) -> bytes:
 
 def read_tensors(folder: Path, record: Record) -> State:
     tensors: State = safetensors.torch.load(check_file(folder, record))
-    return tensors
+    return dict(sorted(tensors.items()))  # the format itself keeps no order
 
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
