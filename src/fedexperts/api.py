@@ -16,6 +16,7 @@ import torch
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.engine import Observer, Simulation, scaled
 from fedexperts.engine.executors import QUERY_BATCH, numerics
+from fedexperts.engine.store import MANIFEST
 from fedexperts.errors import DataError, SavedStateError, SettingsError, suggestion
 from fedexperts.files import write_atomically
 from fedexperts.measure import (
@@ -181,7 +182,7 @@ def resume(
     if (folder / SUMMARY).exists():
         return load(folder, data_dir, task)
     simulation, history = _assemble(_saved_settings(folder, data_dir), task, folder, observers)
-    if (folder / STATE / "checkpoint.json").exists():
+    if (folder / STATE / MANIFEST).exists():
         simulation.restore()
     else:  # stopped before the first checkpoint: from the beginning
         (folder / HISTORY).unlink(missing_ok=True)

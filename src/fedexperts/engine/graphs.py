@@ -122,12 +122,11 @@ class _Track:
 
 def _memory(job: Job, lesson: Lesson) -> Hashable:
     """What a captured step is bound to: where the cohort's tensors are, what is received, what the stage does."""
-    stage = lesson.stage
     return (
         tuple(tensor.data_ptr() for tensor in job.cohort.tensors.values()),
         tuple(
             (n, tuple(t.shape if n in job.received.common else t.shape[1:])) for n, t in job.received.tensors.items()
         ),
         job.received.common,
-        (stage.parts, tuple(stage.rates.items()), getattr(stage.loss, "__qualname__", stage.loss)),
+        lesson.stage.identity,
     )

@@ -37,9 +37,7 @@ class FlopMeter(Observer):
 
     def _step(self, job: Job, number: int) -> int:
         lesson = job.lessons[number]
-        stage = lesson.stage
-        loss = getattr(stage.loss, "__qualname__", stage.loss)
-        key = (job.cohort.program.signature, number, stage.parts, loss, lesson.order.shape[2])
+        key = (job.cohort.program.signature, number, lesson.stage.identity, lesson.order.shape[2])
         if key not in self._per_step:
             assert self._data is not None
             index, program = lesson.order[0, 0], job.cohort.program

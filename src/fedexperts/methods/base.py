@@ -5,7 +5,7 @@ client, and what the server does with it. All of it is pure: a method object hol
 server's state, so the same file runs stacked on a GPU, on a laptop, and as a federation over a network.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -60,6 +60,11 @@ class Stage:
     loss: Loss
     epochs: int
     rates: Mapping[str, float] = field(default_factory=dict)  # part → learning rate, where it has its own
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for two stages that do the same; a loss is known by its name."""
+        return self.parts, tuple(self.rates.items()), getattr(self.loss, "__qualname__", self.loss)
 
     def moving(self, parameters: Sequence[str]) -> list[str]:
         """Those of a model's parameters that this stage trains."""
