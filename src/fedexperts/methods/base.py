@@ -111,6 +111,9 @@ class Method:
     """Where it is from: "authors year: title"."""
     owners: ClassVar[Mapping[str, Owner]] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
 
+    experts: ClassVar[Sequence[str]] = ()
+    """What `weigh` weighs, if anything: "global", "local"."""
+
     class Options(Frozen):
         """The method's own settings; each is an option of the command line by itself."""
 
@@ -132,9 +135,17 @@ class Method:
         """The client's model as named parts, freshly initialised."""
         return build(client.model, client.shape, client.classes)
 
+    def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
+        """The features that the prediction is made of: samples × width."""
+        return cast(Tensor, model.extractor(x))
+
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
         """Logits; `received` is what the server sent, or would send now."""
-        return cast(Tensor, model.head(model.extractor(x)))
+        return cast(Tensor, model.head(self.represent(model, x, received)))
+
+    def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
+        """How much each expert counts: samples × `experts`, rows that sum to 1. Only where `experts` are named."""
+        raise MethodError(f"method '{self.name}' has no experts that it weighs")
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         return F.cross_entropy(self.predict(model, batch.x, received), batch.y)

@@ -31,6 +31,8 @@ class FedMoE(Method):
         "head": Owner.PRIVATE,
     }
 
+    experts = ("global", "local")
+
     class Options(Frozen):
         gate_width: NumbersInTurn = Field((64,), description="neurons m of the gate; several go to clients in turn")
         gate_lr: float | None = Field(None, gt=0, description="learning rate η_φ of the gate (default: --lr)")
@@ -56,10 +58,12 @@ class FedMoE(Method):
             "head": local["head"],
         }
 
-    def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
-        weights = model.gate(x)
-        mixed = weights[:, :1] * model.global_expert(x) + weights[:, 1:] * model.local_expert(x)
-        return cast(Tensor, model.head(mixed))
+    def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return cast(Tensor, model.gate(x))
+
+    def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
+        weights = self.weigh(model, x, received)
+        return cast(Tensor, weights[:, :1] * model.global_expert(x) + weights[:, 1:] * model.local_expert(x))
 
     def stages(self, now: Round) -> Sequence[Stage]:
         rates = {"gate": self.options.gate_lr} if self.options.gate_lr else {}
