@@ -41,6 +41,17 @@ def test_captured_steps_equal_the_cpu_loop(name: str, settings: dict[str, Any]) 
     assert captured > 0
 
 
+def test_graphs_of_groups_that_come_and_go_do_not_disturb_each_other() -> None:
+    # Ten of forty clients with five models: in each round other groups, of other sizes, run side by side.
+    task = make_task("heterogeneous", tuple(range(40, 640, 15)))
+    values = {"rounds": 20, "participation": 0.25, "precision": "float32", "lr": 0.01}
+    eager = finished("standalone", task, **values, device="cuda", executor="stacked", graphs=False)
+    captured = finished("standalone", task, **values, device="cuda", executor="stacked")
+    expected, found = states(eager), states(captured)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", registry())
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 def test_same_seed_same_bits(name: str, precision: str) -> None:

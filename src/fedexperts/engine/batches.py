@@ -46,11 +46,6 @@ def width(samples: int, batch_size: int) -> int:
     return min(samples, batch_size)
 
 
-def steps(samples: int, batch_size: int, epochs: int) -> int:
-    """Steps in a client's local training."""
-    return epochs * math.ceil(samples / batch_size)
-
-
 def batch_order(train: np.ndarray, batch_size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
     """Steps × width: the samples of each step.
 

@@ -23,6 +23,7 @@ class Cohort:
     program: Program
     clients: list[ClientSpec]
     tensors: State  # each: clients × the tensor's own shape
+    buffers: State  # the memory that the tensors are the beginning of
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -115,6 +116,13 @@ class Received:
     def first(self, count: int) -> "Received":
         """What the first clients received."""
         return Received({n: t if n in self.common else t[:count] for n, t in self.tensors.items()}, self.common)
+
+    def roomy(self, count: int) -> "Received":
+        """Memory for what `count` clients receive."""
+        room = {
+            n: t.clone() if n in self.common else t.new_zeros((count, *t.shape[1:])) for n, t in self.tensors.items()
+        }
+        return Received(room, self.common)
 
     @property
     def dims(self) -> dict[str, int | None]:

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 
-from fedexperts.engine.batches import steps, width
+from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort
 from fedexperts.engine.program import Program
 from fedexperts.engine.store import Store
@@ -59,7 +59,7 @@ class Fleet:
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""
         members: dict[Group, list[int]] = defaultdict(list)
-        for client in sorted(clients, key=self._steps, reverse=True):  # most steps first: see Cohort
+        for client in sorted(clients, key=lambda k: -self.specs[k].samples):  # most steps first: see Cohort
             members[self._group_of[client]].append(client)
         chunks = {group: _chunks(ids, self._room(group, len(clients))) for group, ids in members.items()}
         for number in range(max(map(len, chunks.values()))):
@@ -102,14 +102,15 @@ class Fleet:
             return resident
         self.flush()
         program = self._programs[group[0]]
-        buffer = self._buffers.get(group)
-        if buffer is None or len(next(iter(buffer.values()))) < len(ids):
-            self._resident.pop(group, None)
-            buffer = self._buffers[group] = {
-                name: torch.empty((len(ids), *shape), dtype=dtype, device=self.device)
+        if group not in self._buffers:
+            most = min(self._sizes[group], self.limit)  # of this group that can be on the device together
+            self._buffers[group] = {
+                name: torch.empty((most, *shape), dtype=dtype, device=self.device)
                 for name, (shape, dtype) in program.layout.items()
             }
-        cohort = Cohort(program, [self.specs[k] for k in ids], {n: t[: len(ids)] for n, t in buffer.items()})
+        buffers = self._buffers[group]
+        stack = {name: buffer[: len(ids)] for name, buffer in buffers.items()}
+        cohort = Cohort(program, [self.specs[k] for k in ids], stack, buffers)
         kept = [tensors if (tensors := self.store.get(k)) is not None else self.fresh(k) for k in ids]
         cohort.write(kept)
         self._resident[group] = cohort
@@ -123,9 +124,6 @@ class Fleet:
 
     def _model(self, spec: ClientSpec) -> Model:
         return Model(self.method.parts(spec)).to(self.dtype)
-
-    def _steps(self, client: int) -> int:
-        return steps(self.specs[client].samples, self.method.train.batch_size, 1)
 
     def _group(self, spec: ClientSpec) -> Group:
         with torch.device("meta"):

@@ -3,6 +3,9 @@
 A graph works on fixed memory. The cohort's tensors are that memory already (the fleet keeps its buffers), the order of
 batches and what was received are copied into it, and a counter on the device says which step is next. A graph is kept
 for each number of clients still training; before it is captured, real steps run eagerly and warm everything up.
+
+A group of clients always has the same stream: a captured product works in the scratch memory of the stream that it was
+captured on, so two graphs of one stream must never run side by side.
 """
 
 import logging
@@ -13,11 +16,14 @@ from torch import Tensor
 
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
-from fedexperts.engine.cohort import Job, Lesson, Received
+from fedexperts.engine.cohort import Job, Lesson
 from fedexperts.engine.fit import Fit
 
 WARM_UP = 2
 """Eager steps before a graph is captured."""
+
+LEAST_STEPS = 64
+"""Room for the order of batches, so that a client with more of them seldom needs new graphs."""
 
 log = logging.getLogger(__name__)
 
@@ -30,21 +36,28 @@ class StepGraphs:
         self.train_settings = train
         self.engine = engine
         self._tracks: dict[Hashable, _Track] = {}
-        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._streams: dict[Hashable, torch.cuda.Stream] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
         main = torch.cuda.current_stream()
-        for number, job in enumerate(jobs):
-            stream = self._streams.setdefault(number, torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        for job in jobs:
+            stream = self._stream(job)
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 job.losses = [self._track(job, i, lesson).run(job, lesson) for i, lesson in enumerate(job.lessons)]
-        for number in range(len(jobs)):
-            main.wait_stream(self._streams[number])
+        for job in jobs:
+            main.wait_stream(self._stream(job))
+
+    def _stream(self, job: Job) -> torch.cuda.Stream:
+        """The stream of the job's group."""
+        group = _group(job)
+        if group not in self._streams:
+            self._streams[group] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._streams[group]
 
     def _track(self, job: Job, stage: int, lesson: Lesson) -> "_Track":
         """The track whose memory this cohort is; made again when the memory or a shape has changed."""
-        key = (job.cohort.program.signature, stage, lesson.order.shape[2])
+        key = (_group(job), stage)
         track = self._tracks.get(key)
         if track is None or not track.fits(job, lesson):
             track = self._tracks[key] = _Track(self, job, lesson)
@@ -56,15 +69,16 @@ class _Track:
 
     def __init__(self, owner: StepGraphs, job: Job, lesson: Lesson) -> None:
         self.data = owner.data
-        self.capacity = len(job.cohort)
+        self.capacity = len(next(iter(job.cohort.buffers.values())))
         self.memory = _memory(job, lesson)
-        self.order = lesson.order.clone()
-        self.received = Received({n: t.clone() for n, t in job.received.tensors.items()}, job.received.common)
+        _, steps, width = lesson.order.shape
+        self.order = lesson.order.new_zeros((self.capacity, max(LEAST_STEPS, 2 * steps), width))
+        self.received = job.received.roomy(self.capacity)
         self.losses = torch.zeros(self.capacity, device=self.order.device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
         self.pool = torch.cuda.graph_pool_handle()
         self.whole = Fit(
-            job.cohort.program.stacked, lesson.stage, job.cohort.tensors, self.received, owner.train_settings,
+            job.cohort.program.stacked, lesson.stage, job.cohort.buffers, self.received, owner.train_settings,
             owner.engine.precision, owner.engine.compile,
         )  # fmt: skip
         self.fits_by_count: dict[int, Fit] = {}
@@ -72,8 +86,7 @@ class _Track:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def fits(self, job: Job, lesson: Lesson) -> bool:
-        roomy = len(job.cohort) <= self.capacity and lesson.order.shape[1] <= self.order.shape[1]
-        return roomy and self.memory == _memory(job, lesson)
+        return lesson.order.shape[1] <= self.order.shape[1] and self.memory == _memory(job, lesson)
 
     def run(self, job: Job, lesson: Lesson) -> Tensor:
         clients, steps = lesson.order.shape[:2]
@@ -108,11 +121,15 @@ class _Track:
         self.next_step += 1
 
     def _capture(self, active: int, fit: Fit) -> bool:
+        # Not `with torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
+        torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=stream):
+            graph.capture_begin(pool=self.pool)
+            try:
                 self._step(active, fit)
+            finally:
+                graph.capture_end()
         except RuntimeError as error:  # slower without, but right
             log.warning("steps of %d clients run without a CUDA graph: %s", active, error)
             return False
@@ -120,10 +137,15 @@ class _Track:
         return True
 
 
+def _group(job: Job) -> Hashable:
+    """Clients that are stacked together have the same program and the same width of batches."""
+    return job.cohort.program.signature, job.lessons[0].order.shape[2]
+
+
 def _memory(job: Job, lesson: Lesson) -> Hashable:
     """What a captured step is bound to: where the cohort's tensors are, what is received, what the stage does."""
     return (
-        tuple(tensor.data_ptr() for tensor in job.cohort.tensors.values()),
+        tuple((tensor.data_ptr(), len(tensor)) for tensor in job.cohort.buffers.values()),
         tuple(
             (n, tuple(t.shape if n in job.received.common else t.shape[1:])) for n, t in job.received.tensors.items()
         ),

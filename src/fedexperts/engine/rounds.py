@@ -4,6 +4,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ class Simulation:
         cohort.write([self.method.finish(after, now) for after in trained(cohort)])
         # A message must outlive the cohort's memory, which the next wave or round uses again.
         shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
-        lasting = Cohort(cohort.program, cohort.clients, cohort.tensors | {n: t.clone() for n, t in shared.items()})
+        lasting = replace(cohort, tensors=cohort.tensors | {n: t.clone() for n, t in shared.items()})
         replies = []
         for after in trained(lasting):
             message = self.method.reply(after, now)
@@ -244,7 +245,7 @@ class Simulation:
         # Looking must not change a client: what it keeps is replaced in a copy.
         kept, names = self.method.kept(), {name for change in changes for name in change}
         copies = {name: cohort.tensors[name].clone() for name in names if part_of(name) in kept}
-        used = Cohort(cohort.program, cohort.clients, cohort.tensors | copies)
+        used = replace(cohort, tensors=cohort.tensors | copies)
         used.write(changes)
         return used, Received.of(cohort.clients, messages)
 
