@@ -31,6 +31,7 @@ NamesInTurn = Annotated[tuple[str, ...], BeforeValidator(_in_turn), Field(min_le
 NumbersInTurn = Annotated[tuple[PositiveInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 """Settings that go to the clients in turn: client k gets number k modulo their count."""
 
+DriftName = Literal["none", "sudden", "gradual"]
 PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
 
 
@@ -77,6 +78,8 @@ class TaskSettings(Frozen):
     validation_fraction: float = Field(
         0.1, gt=0, lt=1, description="part of a client's training data kept for choosing the round"
     )
+    drift: DriftName = Field("none", description="whether each client's class mix moves over the rounds, and how")
+    phases: int = Field(4, ge=2, description="drift: class mixes that a client has one after another")
     model: NamesInTurn = Field(
         ("cnn5",),
         description="model; several, with commas, go to the clients in turn; 'heterogeneous' = cnn1…cnn5",

@@ -1,5 +1,6 @@
 """A task: a data set, who has which part of it, and which model each client runs."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -7,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from fedexperts.config import TaskSettings
-from fedexperts.data import ClientData, Dataset, label_counts, load, partition, split
+from fedexperts.data import (
+    ClientData,
+    Dataset,
+    aligned,
+    between,
+    label_counts,
+    load,
+    partition,
+    position,
+    split,
+)  # fmt: skip
 from fedexperts.errors import DataError
 from fedexperts.models import Shape, check_model
 
@@ -29,7 +40,8 @@ class Task:
 
     settings: TaskSettings
     dataset: Dataset
-    clients: tuple[ClientData, ...]
+    clients: tuple[ClientData, ...]  # as they are in the first round
+    later: tuple[tuple[ClientData, ...], ...] = ()  # under drift: the phases that follow, with data of the same sizes
 
     @classmethod
     def of(cls, settings: TaskSettings | None = None, **values: Any) -> "Task":
@@ -40,8 +52,32 @@ class Task:
         dataset = load(settings.data, settings.data_dir, settings.download)
         if dataset.kind == "text":
             raise DataError(f"'{settings.data}' is text, and there is no model for text yet; use an image set")
-        owned = partition(dataset.labels, dataset.classes, settings)
-        return cls(settings, dataset, tuple(split(mine, dataset.labels, settings, k) for k, mine in enumerate(owned)))
+        if settings.drift == "none":
+            return cls(settings, dataset, tuple(_split_up(dataset, settings)))
+        # A client's phases are so many clients of one partition, one after another.
+        places = settings.model_copy(update={"clients": settings.clients * settings.phases})
+        try:
+            parts = list(_split_up(dataset, places))
+        except DataError as error:
+            of = f"{settings.clients} clients × {settings.phases} phases of drift"
+            raise DataError(f"{of} are a partition for {places.clients} clients, and {error}") from None
+        phases = [parts[first : first + settings.clients] for first in range(0, len(parts), settings.clients)]
+        clients, *later = aligned(phases, settings.seed)
+        return cls(settings, dataset, clients, tuple(later))
+
+    @property
+    def phases(self) -> tuple[tuple[ClientData, ...], ...]:
+        return (self.clients, *self.later)
+
+    def at(self, round_number: int, rounds: int) -> Sequence[ClientData]:
+        """Who has which data in a round."""
+        if not self.later:
+            return self.clients
+        phase, share = position(self.settings.drift, round_number, rounds, len(self.phases))
+        if not share:
+            return self.phases[phase]
+        both = zip(self.phases[phase], self.phases[phase + 1], strict=True)
+        return [between(old, new, share) for old, new in both]
 
     @property
     def shape(self) -> Shape:
@@ -54,8 +90,11 @@ class Task:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Clients × classes: who has how many samples of which label."""
-        owned = [np.concatenate([c.train, c.validation, c.test]) for c in self.clients]
+        """Clients × classes: who has how many samples of which label, in all phases together."""
+        owned = [
+            np.concatenate([part for c in phases for part in (c.train, c.validation, c.test)])
+            for phases in zip(*self.phases, strict=True)
+        ]
         return label_counts(owned, self.dataset.labels, self.dataset.classes)
 
     def spec(self, client: int, model: str | None = None) -> ClientSpec:
@@ -67,3 +106,9 @@ class Task:
             classes=self.dataset.classes,
             samples=len(self.clients[client].train),
         )
+
+
+def _split_up(dataset: Dataset, settings: TaskSettings) -> Iterator[ClientData]:
+    """Every client's samples, for training, validation and testing."""
+    for client, owned in enumerate(partition(dataset.labels, dataset.classes, settings)):
+        yield split(owned, dataset.labels, settings, client)

@@ -19,7 +19,7 @@ def rng() -> np.random.Generator:
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_every_epoch_sees_every_sample_in_full_batches(samples: int, batch: int, epochs: int) -> None:
     train = np.arange(100, 100 + samples)
-    order = batch_order(train, batch, epochs, rng())
+    order = batch_order(train, width(samples, batch), epochs, rng())
     assert order.shape == (epochs * math.ceil(samples / batch), width(samples, batch))
     for epoch in order.reshape(epochs, -1):
         assert set(epoch) == set(train)
@@ -34,12 +34,25 @@ def test_epochs_are_different_permutations() -> None:
 
 
 def test_a_plan_made_ahead_is_the_same_plan() -> None:
-    train = [client.train for client in make_task().clients]
-    ahead, at_once = BatchPlan(train, 16, seed=5), BatchPlan(train, 16, seed=5)
+    clients = make_task().clients
+    ahead, at_once = (BatchPlan(lambda now: clients, 16, seed=5) for _ in range(2))
     first = ahead.take(2, 1, 0, 1)
     ahead.prepare([1, 2], 2)
     assert np.array_equal(ahead.take(2, 2, 0, 1), at_once.take(2, 2, 0, 1))
     assert not np.array_equal(first, at_once.take(2, 2, 0, 1))
+
+
+def test_shares_of_the_data_are_apart_and_stay_the_same() -> None:
+    clients = make_task().clients
+    plan = BatchPlan(lambda now: clients, 16, seed=5)
+    for client, data in enumerate(clients):
+        shares = [[set(plan.take(client, now, 0, 1, share).flat) for now in (1, 2)] for share in ((0, 0.75), (0.75, 1))]
+        (first, again), (rest, also) = shares
+        assert first == again
+        assert rest == also
+        assert not first & rest
+        assert first | rest == set(data.train)
+        assert plan.take(client, 1, 0, 1, (0.75, 1)).shape[1] == min(16, len(data.train))  # full batches all the same
 
 
 def test_clients_still_training_are_a_prefix() -> None:

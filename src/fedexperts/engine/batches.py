@@ -1,14 +1,14 @@
 """The data on the device, and which samples a client sees in which step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedexperts.data import Dataset
+from fedexperts.data import ClientData, Dataset
 from fedexperts.randomness import stream
 
 
@@ -46,14 +46,17 @@ def width(samples: int, batch_size: int) -> int:
     return min(samples, batch_size)
 
 
-def batch_order(train: np.ndarray, batch_size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
-    """Steps × width: the samples of each step.
+Share = tuple[float, float]
+WHOLE: Share = (0.0, 1.0)
+
+
+def batch_order(train: np.ndarray, size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
+    """Steps × size: the samples of each step.
 
     An epoch is a fresh permutation cut into batches. A last batch that is not full is completed with samples from
     the epoch's beginning: every sample is seen, every batch has the same width (so that clients can be stacked, and
     BatchNorm never meets a batch of one).
     """
-    size = width(len(train), batch_size)
     per_epoch = math.ceil(len(train) / size)
     epochs_of = [np.resize(rng.permutation(train), (per_epoch, size)) for _ in range(epochs)]
     return np.concatenate(epochs_of)
@@ -62,27 +65,32 @@ def batch_order(train: np.ndarray, batch_size: int, epochs: int, rng: np.random.
 class BatchPlan:
     """Who sees which samples when. A round's plan can be made before it is needed; that changes nothing in it."""
 
-    def __init__(self, train: Sequence[np.ndarray], batch_size: int, seed: int) -> None:
-        self.train = train
+    def __init__(self, data: Callable[[int], Sequence[ClientData]], batch_size: int, seed: int) -> None:
+        """`data`: round → who has which samples."""
+        self.data = data
         self.batch_size = batch_size
         self.seed = seed
-        self._last: dict[int, int] = {}  # stage → epochs, as last asked for
-        self._ready: dict[tuple[int, int, int, int], np.ndarray] = {}
+        self._last: dict[int, tuple[int, Share]] = {}  # stage → epochs and share, as last asked for
+        self._ready: dict[tuple[int, int, int, int, Share], np.ndarray] = {}
 
-    def take(self, client: int, round_number: int, stage: int, epochs: int) -> np.ndarray:
+    def take(self, client: int, round_number: int, stage: int, epochs: int, share: Share = WHOLE) -> np.ndarray:
         """Steps × width: the samples of a client's stage."""
-        self._last[stage] = epochs
-        ready = self._ready.pop((client, round_number, stage, epochs), None)
-        return self._make(client, round_number, stage, epochs) if ready is None else ready
+        self._last[stage] = epochs, share
+        ready = self._ready.pop((client, round_number, stage, epochs, share), None)
+        return self._make(client, round_number, stage, epochs, share) if ready is None else ready
 
     def prepare(self, clients: Sequence[int], round_number: int) -> None:
         """Make the plan of a round to come."""
         self._ready = {
-            (client, round_number, stage, epochs): self._make(client, round_number, stage, epochs)
+            (client, round_number, stage, epochs, share): self._make(client, round_number, stage, epochs, share)
             for client in clients
-            for stage, epochs in self._last.items()
+            for stage, (epochs, share) in self._last.items()
         }
 
-    def _make(self, client: int, round_number: int, stage: int, epochs: int) -> np.ndarray:
-        rng = stream(self.seed, "batches", client, round_number, stage)
-        return batch_order(self.train[client], self.batch_size, epochs, rng)
+    def _make(self, client: int, round_number: int, stage: int, epochs: int, share: Share) -> np.ndarray:
+        train = self.data(round_number)[client].train
+        size = width(len(train), self.batch_size)  # of a share too, so that clients stay stackable in every stage
+        if share != WHOLE:
+            first, end = (round(at * len(train)) for at in share)
+            train = stream(self.seed, "shares", client).permutation(train)[min(first, len(train) - 1) : max(end, 1)]
+        return batch_order(train, size, epochs, stream(self.seed, "batches", client, round_number, stage))

@@ -138,6 +138,7 @@ class Job:
     lessons: list[Lesson]
     received: "Received"
     losses: list[Tensor] = field(default_factory=list)  # per lesson: each client's mean loss
+    collected: "Query | None" = None  # the pass over the training data after training, if there was one
 
 
 @dataclass

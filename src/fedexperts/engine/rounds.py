@@ -5,7 +5,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.store import Store, read_manifest, read_tensors, write_manifest, write_tensors
 from fedexperts.errors import DivergedError, MethodError, PrivacyError, SavedStateError
 from fedexperts.methods import (
+    NOTHING,
+    ByClass,
     Channel,
     Message,
     Method,
@@ -61,9 +63,10 @@ class Simulation:
         self.folder = folder
         train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
         self.device = pick_device(settings.device, settings.executor)
+        self._data_at = lru_cache(maxsize=2)(partial(task.at, rounds=settings.rounds))  # round → who has which data
         dtype = torch.float64 if settings.precision == "float64" else torch.float32
         self.data = DeviceData.of(task.dataset, self.device, dtype)
-        self.batches = BatchPlan([client.train for client in task.clients], settings.batch_size, settings.seed)
+        self.batches = BatchPlan(self._data_at, settings.batch_size, settings.seed)
         self.executor = executor_for(self.data, train, engine)
         self.store = Store(settings.store, self.device, folder)
         self.specs, self.note = specs_for(method, task)
@@ -154,16 +157,20 @@ class Simulation:
                 )
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
-        orders = [self.batches.take(client.id, now, number, stage.epochs) for client in cohort.clients]
+        orders = [self.batches.take(client.id, now, number, stage.epochs, stage.share) for client in cohort.clients]
         return Lesson(stage, self._to_device(_padded(orders)), tuple(len(order) for order in orders))
 
     def _replies(self, job: Job, now: Round) -> list[Reply]:
         """Let every client of the cohort finish, and reply."""
+        cohort = job.cohort
+        by_class = self._collect(job, now) if self.method.collects else [NOTHING] * len(cohort)
 
         def trained(cohort: Cohort) -> list[Trained]:
-            return [Trained(c, cohort.of(i), job.received.by(i)) for i, c in enumerate(cohort.clients)]
+            return [
+                Trained(client, cohort.of(i), job.received.by(i), by_class[i])
+                for i, client in enumerate(cohort.clients)
+            ]
 
-        cohort = job.cohort
         cohort.write([self.method.finish(after, now) for after in trained(cohort)])
         # A message must outlive the cohort's memory, which the next wave or round uses again.
         shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
@@ -175,6 +182,18 @@ class Simulation:
             if message:
                 replies.append(Reply(after.client.id, message))
         return replies
+
+    def _collect(self, job: Job, now: Round) -> list[ByClass]:
+        """What the method collects of every client's training data, class by class."""
+        own = [self._data_at(now.number)[client.id].train for client in job.cohort.clients]
+        index = self._to_device(_padded(own))
+        job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)))
+        rows = self.executor.map([job.collected])[0]
+        labels = self._to_device(_padded([self.task.dataset.labels[samples] for samples in own], fill=-1))
+        belongs = (labels[..., None] == torch.arange(self.task.dataset.classes, device=self.device)).to(rows)
+        counts = belongs.sum(1)
+        means = torch.einsum("nsc,nsw->ncw", belongs, rows) / counts.clamp(min=1)[..., None]
+        return [ByClass(*pair) for pair in zip(counts, means, strict=True)]
 
     def _passes(self, now: int, channel: Channel, client: ClientSpec, message: Message) -> None:
         """Every message of a run comes by here."""
@@ -217,7 +236,7 @@ class Simulation:
     def _predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         answers: list[tuple[Cohort, Tensor]] = []
         for cohorts in self.fleet.waves(range(len(self.specs))):
-            held_out = [[self._held_out[client.id] for client in cohort.clients] for cohort in cohorts]
+            held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
             answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
         return answers
 
@@ -258,12 +277,13 @@ class Simulation:
         logits = self.method.predict(model, x, received)
         return torch.where(logits.isfinite().all(1), logits.argmax(1), -1)
 
-    @cached_property
-    def _held_out(self) -> list[np.ndarray]:
-        return [np.concatenate([client.validation, client.test]) for client in self.task.clients]
+    def _held_out(self, client: int) -> np.ndarray:
+        """A client's validation and test samples, as its data are now."""
+        now = self._data_at(max(self.round, 1))[client]
+        return np.concatenate([now.validation, now.test])
 
     def _score(self, client: int, predicted: np.ndarray) -> Evaluation:
-        index = self._held_out[client]
+        index = self._held_out(client)
         predicted = predicted[: len(index)]
         if (predicted < 0).any():
             raise DivergedError(
@@ -327,7 +347,8 @@ class Simulation:
     def fingerprint(self) -> int:
         """Tells one set, and one split of it, from another."""
         dataset, found = self.task.dataset, 0
-        indices = [part for c in self.task.clients for part in (c.train, c.validation, c.test)]
+        clients = [client for phase in self.task.phases for client in phase]
+        indices = [part for c in clients for part in (c.train, c.validation, c.test)]
         for array in (dataset.inputs, dataset.labels, *indices):
             found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
         return found
@@ -357,9 +378,9 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
     return [task.spec(k, task.common_model) for k in range(len(task.clients))], note
 
 
-def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of different lengths as one array; what is filled up is never read."""
-    out = np.zeros((len(rows), max(map(len, rows)), *rows[0].shape[1:]), dtype=np.int64)
+def _padded(rows: Sequence[np.ndarray], fill: int = 0) -> np.ndarray:
+    """Rows of different lengths as one array, filled up at their ends."""
+    out = np.full((len(rows), max(map(len, rows)), *rows[0].shape[1:]), fill, dtype=np.int64)
     for target, row in zip(out, rows, strict=True):
         target[: len(row)] = row
     return out

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedexperts.engine import DeviceData, Job, Observer, Simulation
+from fedexperts.engine import DeviceData, Job, Observer, Query, Simulation
 from fedexperts.methods import Batch
 
 
@@ -19,7 +19,7 @@ class FlopMeter(Observer):
 
     def __init__(self) -> None:
         self.present: dict[int, int] = {}
-        self._per_step: dict[Hashable, int] = {}
+        self._known: dict[Hashable, int] = {}
         self._data: DeviceData | None = None
 
     def started(self, simulation: Simulation) -> None:
@@ -31,14 +31,29 @@ class FlopMeter(Observer):
             self.present[client.id] = sum(
                 flops * lesson.steps[position] for flops, lesson in zip(per_step, job.lessons, strict=True)
             )
+            if job.collected is not None:
+                self.present[client.id] += self._sample(job.collected) * job.collected.counts[position]
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         self.present.clear()
 
+    def _sample(self, query: Query) -> int:
+        """A sample's forward pass."""
+        program = query.cohort.program
+        key = (program.signature, query.function.__qualname__)
+        if key not in self._known:
+            assert self._data is not None
+            program.train_only(())
+            x = self._data.x(query.index[0, :1])
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                program.bind(query.function)(query.cohort.of(0), x, query.received.by(0))
+            self._known[key] = counter.get_total_flops()
+        return self._known[key]
+
     def _step(self, job: Job, number: int) -> int:
         lesson = job.lessons[number]
         key = (job.cohort.program.signature, number, lesson.stage.identity, lesson.order.shape[2])
-        if key not in self._per_step:
+        if key not in self._known:
             assert self._data is not None
             index, program = lesson.order[0, 0], job.cohort.program
             program.train_only(lesson.stage.parts)
@@ -47,5 +62,5 @@ class FlopMeter(Observer):
             batch = Batch(self._data.x(index), self._data.y(index))
             with FlopCounterMode(display=False) as counter, torch.enable_grad():
                 program.bind(lesson.stage.loss)(tensors, batch, job.received.by(0)).backward()
-            self._per_step[key] = counter.get_total_flops()
-        return self._per_step[key]
+            self._known[key] = counter.get_total_flops()
+        return self._known[key]

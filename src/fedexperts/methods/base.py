@@ -60,6 +60,7 @@ class Stage:
     loss: Loss
     epochs: int
     rates: Mapping[str, float] = field(default_factory=dict)  # part → learning rate, where it has its own
+    share: tuple[float, float] = (0.0, 1.0)  # from where to where of the client's training data, in an order that stays
 
     @property
     def identity(self) -> Hashable:
@@ -84,6 +85,16 @@ class Round:
         return stream(self.seed, purpose, *where, self.number)
 
 
+class ByClass(NamedTuple):
+    """A client's training data, class by class."""
+
+    counts: Tensor  # classes: how many samples
+    means: Tensor  # classes × width: the mean of their rows; zero where there are none
+
+
+NOTHING = ByClass(torch.empty(0), torch.empty(0, 0))
+
+
 @dataclass(frozen=True)
 class Trained:
     """A client after its local training in a round."""
@@ -91,6 +102,7 @@ class Trained:
     client: ClientSpec
     own: Mapping[str, Tensor]  # all its tensors
     received: State  # what the server sent it this round
+    by_class: ByClass = NOTHING  # what `collect` found in its training data
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,17 @@ class Method:
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         return F.cross_entropy(self.predict(model, batch.x, received), batch.y)
+
+    @property
+    def collects(self) -> bool:
+        return type(self).collect is not Method.collect
+
+    def collect(self, model: Model, x: Tensor, received: State) -> Tensor:
+        """A row for each sample, if the client's training data are to be looked at once more after its training.
+
+        The rows' means by class are `by_class` of what `finish` and `reply` get.
+        """
+        raise NotImplementedError
 
     def stages(self, now: Round) -> Sequence[Stage]:
         """Local training of one round, in order."""

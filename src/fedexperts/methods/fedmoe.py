@@ -43,20 +43,22 @@ class FedMoE(Method):
     options: Options
 
     def parts(self, client: ClientSpec) -> Parts:
-        local = build(client.model, client.shape, client.classes)
+        local = build(client.model, client.shape, client.classes)  # first: it starts as it would alone
         small = build(SMALLEST, client.shape, client.classes)
         if local["extractor"].features != small["extractor"].features:
             raise MethodError(
-                f"fedmoe adds the features of both experts, but client {client.id}'s {client.model} ends in "
+                f"{self.name} adds the features of both experts, but client {client.id}'s {client.model} ends in "
                 f"{local['extractor'].features} and {SMALLEST} in {small['extractor'].features}; use cnn1 … cnn5"
             )
-        widths = self.options.gate_width
         return {
             "global_expert": small["extractor"],
             "local_expert": local["extractor"],
-            "gate": Gate(client.shape, widths[client.id % len(widths)]),
+            "gate": Gate(client.shape, self.gate_width(client)),
             "head": local["head"],
         }
+
+    def gate_width(self, client: ClientSpec) -> int:
+        return self.options.gate_width[client.id % len(self.options.gate_width)]
 
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
         return cast(Tensor, model.gate(x))
