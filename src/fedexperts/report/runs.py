@@ -1,13 +1,16 @@
 """Runs beside each other: what each is called, how it is drawn, and what it is measured against."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from fedexperts.config import TaskSettings
+import numpy as np
+
+from fedexperts.analyses import Sweep, by_seed
 from fedexperts.errors import SettingsError
-from fedexperts.measure import Figure, Record
+from fedexperts.measure import Figure, Record, task_of
 from fedexperts.methods.standalone import Standalone
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; the yellow, weak on white, comes last.
@@ -50,15 +53,52 @@ class Run:
         return round(sum(self.gains) / len(self.gains), 2) + 0.0 if self.gains else None  # + 0.0: never "-0.00"
 
 
+@dataclass(frozen=True)
+class Line:
+    """Runs that are drawn as one: they differ in nothing but their seed. It looks like its first run."""
+
+    run: Run
+    records: Sequence[Record]
+
+    @property
+    def rounds(self) -> np.ndarray:
+        return self.run.record.curve.rounds
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Seeds × evaluated rounds: mean test accuracy over the clients."""
+        return np.stack([record.curve.test.mean(axis=1) for record in self.records])
+
+
 def line_up(records: Sequence[Record]) -> list[Run]:
     """The records as runs, in the order given; the same records look the same in every table and figure."""
     if not records:
         raise SettingsError("there is no run to show; give at least one")
-    looks = {True: _looks((REFERENCE_COLOUR,)), False: _looks(PALETTE)}
+    looks = _looks(records)
     return [
-        Run(record, name, *next(looks[_is_standalone(record)]), _standalone_of(record, records))
-        for record, name in zip(records, _names(records), strict=True)
+        Run(record, name, *look, _standalone_of(record, records))
+        for record, name, look in zip(records, run_names(records), looks, strict=True)
     ]
+
+
+def lines(runs: Sequence[Run]) -> list[Line]:
+    """The runs, those that differ only in their seed together."""
+    groups = [[runs[position] for position in group] for group in by_seed([run.record for run in runs])]
+    names = run_names([group[0].record for group in groups], {"seed"})
+    return [
+        Line(
+            replace(group[0], name=f"{name}, {len(group)} seeds") if len(group) > 1 else group[0],
+            [run.record for run in group],
+        )
+        for group, name in zip(groups, names, strict=True)
+    ]
+
+
+def sweep_looks(sweep: Sweep) -> list[Run]:
+    """How each line of a sweep is called and drawn."""
+    firsts = [line.records[0] for line in sweep.lines]
+    names = run_names(firsts, {"seed", sweep.setting})
+    return [replace(run, name=name) for run, name in zip(line_up(firsts), names, strict=True)]
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:
@@ -66,17 +106,21 @@ def ranked(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: -run.selected.mean)
 
 
-def task_of(record: Record) -> TaskSettings:
-    """What makes runs comparable: the same data, with the same owners, for the same models."""
-    task: TaskSettings = record.settings.part(TaskSettings)
-    return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
-
-
-def _looks(colours: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Colour, dash and symbol; where the colours begin again, the others differ."""
-    for number in count():
-        turn, place = divmod(number, len(colours))
-        yield colours[place], DASHES[turn % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
+def _looks(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """Colour, dash and symbol. Seeds of one run share its colour; what has the same colour differs in the others."""
+    looks: dict[int, tuple[str, str, str]] = {}
+    groups: Counter[bool] = Counter()
+    turns: Counter[str] = Counter()
+    for group in by_seed(records):
+        alone = _is_standalone(records[group[0]])
+        number = groups[alone]
+        groups[alone] += 1
+        colour = REFERENCE_COLOUR if alone else PALETTE[number % len(PALETTE)]
+        for position in group:
+            turn = turns[colour]
+            turns[colour] += 1
+            looks[position] = colour, DASHES[turn % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
+    return [looks[position] for position in range(len(records))]
 
 
 def _is_standalone(record: Record) -> bool:
@@ -89,12 +133,12 @@ def _standalone_of(record: Record, records: Sequence[Record]) -> Record | None:
     return max(alone, key=lambda other: other.figures["selected"].mean, default=None)
 
 
-def _names(records: Sequence[Record]) -> list[str]:
+def run_names(records: Sequence[Record], ignored: Container[str] = ()) -> list[str]:
     """Titles; runs of one method are told apart by the settings in which they differ, or else by a number."""
     names = []
     for record in records:
-        own = _flat(record)
-        twins = [_flat(other) for other in records if other.title == record.title]
+        own = _flat(record, ignored)
+        twins = [_flat(other, ignored) for other in records if other.title == record.title]
         differing = [f"{key} {value}" for key, value in own.items() if any(twin.get(key) != value for twin in twins)]
         names.append(f"{record.title} ({', '.join(differing)})" if differing else record.title)
     return [
@@ -103,6 +147,7 @@ def _names(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _flat(record: Record) -> dict[str, Any]:
+def _flat(record: Record, ignored: Container[str]) -> dict[str, Any]:
     values = record.settings.model_dump()
-    return {key: value for key, value in (values | values.pop("options")).items() if value is not None}
+    values |= values.pop("options")
+    return {key: value for key, value in values.items() if value is not None and key not in ignored}
