@@ -1,6 +1,6 @@
 """`fedexperts analyse`: one command for each question to finished runs. It prints the answer and draws it on a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -48,7 +48,9 @@ def cost(
     runs: Runs,
     target: Annotated[
         float | None,
-        typer.Option(help="mean test accuracy in percent (default: the highest whole one that all runs reach)"),
+        typer.Option(
+            min=0, max=100, help="mean test accuracy in percent (default: the highest whole one that all runs reach)"
+        ),
     ] = None,
     out: Out = Path("cost.html"),
 ) -> None:
@@ -115,16 +117,16 @@ def gates(
     from fedexperts.report import sections
 
     records = _records(runs)
-    if not any(map(analyses.weighs, records)):
+    gated = [record for record in records if analyses.weighs(record)]
+    if not gated:
         titles = ", ".join(dict.fromkeys(f"{record.title} ({record.settings.method})" for record in records))
         raise MethodError(f"{titles}: no experts are weighed there, so there is no gate to look at")
-    gated = [record for record in records if analyses.weighs(record)]
-    chosen = {id(record): _clients(clients, record, sections.SHOWN_CLIENTS) for record in gated}
-    for folder in filter(None, (record.folder for record in gated)):
+    chosen = [_clients(clients, record, sections.SHOWN_CLIENTS) for record in gated]
+    for record in gated:
+        folder = _folder(record)
         analyses.gate_weights(api.load(folder, data_dir).simulation).save(folder / analyses.GATES)
-    names = _names(gated)
-    found = [s for record, name in names for s in sections.gates(record, chosen[id(record)], name)]
-    _show(gated, found, out)
+    shown = zip(gated, chosen, _names(gated), strict=True)
+    _show(gated, [section for about in shown for section in sections.gates(*about)], out)
 
 
 @analyse.command()
@@ -149,10 +151,11 @@ def tsne(
     records = _records(runs)
     chosen = [_clients(clients, record, 10) for record in records]
     for record, own in zip(records, chosen, strict=True):
-        assert record.folder is not None
-        table = analyses.embed(api.load(record.folder, data_dir).simulation, own, samples)
-        table.save(record.folder / analyses.REPRESENTATIONS)
-    _show(records, [s for record, name in _names(records) for s in sections.representations(record, name)], out)
+        folder = _folder(record)
+        table = analyses.embed(api.load(folder, data_dir).simulation, own, samples)
+        table.save(folder / analyses.REPRESENTATIONS)
+    shown = zip(records, _names(records), strict=True)
+    _show(records, [section for about in shown for section in sections.representations(*about)], out)
 
 
 def _records(runs: list[Path]) -> "list[Record]":
@@ -167,10 +170,15 @@ def _exactly_two(records: "list[Record]") -> "tuple[Record, Record]":
     return records[0], records[1]
 
 
-def _names(records: "Sequence[Record]") -> "Iterator[tuple[Record, str]]":
-    from fedexperts.report.runs import line_up
+def _folder(record: "Record") -> Path:
+    assert record.folder is not None  # it was loaded from there
+    return record.folder
 
-    return ((run.record, run.name) for run in line_up(records))
+
+def _names(records: "Sequence[Record]") -> list[str]:
+    from fedexperts.report.runs import run_names
+
+    return run_names(records)
 
 
 def _clients(asked: str | None, record: "Record", few: int) -> list[int]:

@@ -48,12 +48,12 @@ class SampleTable:
         """What an analysis has left in the folder of a run; None if it was never made."""
         if folder is None or not (folder / name).exists():
             return None
-        with open(folder / name, newline="", encoding="utf-8") as file:
-            header, *rows = csv.reader(file)
         try:
+            with open(folder / name, newline="", encoding="utf-8") as file:
+                header, *rows = csv.reader(file)
             table = np.array(rows, dtype=float).reshape(len(rows), len(header))
         except ValueError:
-            table = np.full((0, 0), np.nan)
+            header, table = [], np.empty((0, 0))
         if tuple(header[:3]) != KEYS or not table.size or not np.isfinite(table).all():
             raise SavedStateError(
                 f"{folder / name} is cut off or changed: it does not have the columns {', '.join(KEYS)} and numbers in "

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from fedexperts.analyses import Difference, SampleTable, Sweep
 from fedexperts.measure import Cost
 from fedexperts.report.drawing import FEW_CLIENTS, LINE, band, canvas, heat_map, panels, text, trace, transparent
-from fedexperts.report.runs import PALETTE, SYMBOLS, Run
+from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR, SYMBOLS, Run
 from fedexperts.report.table import PREFIXES, prefix_for, short
 
 FEW_GROUPS = 12  # up to here each client or class has a colour of its own
@@ -152,19 +152,20 @@ def _weights(figure: go.Figure, experts: int, kind: str) -> go.Figure:
     return figure
 
 
-def mean_weights(means: np.ndarray, columns: Sequence[str], across: str) -> go.Figure:
-    """Clients × classes (or experts): the mean weight; a cell without samples is empty."""
+def mean_weights(means: np.ndarray, columns: Sequence[str], across: str, share: float) -> go.Figure:
+    """Clients × classes (or experts): the mean weight, and whether it is above an equal share."""
+    below, equal, above = (
+        transparent(PALETTE[1], 0.7),
+        transparent(REFERENCE_COLOUR, 0.25),
+        transparent(PALETTE[0], 0.7),
+    )
     return heat_map(
         means,
         columns,
         np.where(np.isnan(means), "", np.char.mod("%.2f", np.nan_to_num(means))),
         (across, "client"),
         zmax=1,
-        colorscale=[
-            (0, transparent(PALETTE[1], 0.7)),
-            (0.5, transparent("#8A8A8A", 0.25)),
-            (1, transparent(PALETTE[0], 0.7)),
-        ],
+        colorscale=[(0, below), (share, equal), (1, above)],
         hoverongaps=False,
         hovertemplate=f"client %{{y}}, {across} %{{x}}: %{{z:.3f}}<extra></extra>",
         colorbar={"title": {"text": "weight"}, "thickness": 10, "outlinewidth": 0},

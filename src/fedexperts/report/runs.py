@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Line:
-    """Runs that are drawn as one: they differ in nothing but their seed. It looks like its first run."""
+    """Runs that are drawn as one: they differ in nothing but their seed."""
 
     run: Run
     records: Sequence[Record]
@@ -84,13 +84,14 @@ def line_up(records: Sequence[Record]) -> list[Run]:
 def lines(runs: Sequence[Run]) -> list[Line]:
     """The runs, those that differ only in their seed together."""
     groups = [[runs[position] for position in group] for group in by_seed([run.record for run in runs])]
-    names = run_names([group[0].record for group in groups], {"seed"})
+    firsts = [group[0].record for group in groups]
+    names = [
+        f"{name}, {len(group)} seeds" if len(group) > 1 else group[0].name
+        for group, name in zip(groups, run_names(firsts, {"seed"}), strict=True)
+    ]
     return [
-        Line(
-            replace(group[0], name=f"{name}, {len(group)} seeds") if len(group) > 1 else group[0],
-            [run.record for run in group],
-        )
-        for group, name in zip(groups, names, strict=True)
+        Line(replace(look, name=name), [run.record for run in group])
+        for look, name, group in zip(line_up(firsts), names, groups, strict=True)
     ]
 
 

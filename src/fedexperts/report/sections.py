@@ -16,6 +16,7 @@ from fedexperts.report.table import percent
 
 READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
 SHOWN_CLIENTS = 12
+FEW_LINES = 5  # more than these cannot be told in a sentence
 
 
 class Section(NamedTuple):
@@ -47,7 +48,7 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
             "higher is better. A level line sends nothing. Traffic between clients is not counted here.",
             traffic(records),
         )
-    if len(records) > 1:
+    if len(records) > 1 and len({task_of(record).model_copy(update={"seed": 0}) for record in records}) == 1:
         yield cost(records)
     yield Section(
         "Training loss",
@@ -80,7 +81,7 @@ def convergence(records: Sequence[Record]) -> Section:
         "Accuracy over the rounds",
         f"Mean test accuracy of all clients after each round. {band} A name in the legend hides or shows its run.",
         accuracy_curves(records),
-        f"Selected accuracy: {'; '.join(map(_selected, found))}." if repeated else "",
+        f"Selected accuracy: {'; '.join(map(_selected, found))}." if repeated and len(found) <= FEW_LINES else "",
     )
 
 
@@ -123,12 +124,13 @@ def cost(records: Sequence[Record], target: float | None = None) -> Section:
 def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "selected") -> Section:
     """Accuracy against the setting in which the runs differ (Figures 7 and 8)."""
     found = analyses.sweep(records, over, kind)
-    setting = found.setting.replace("_", " ")
+    seeds = any(point.seeds > 1 for line in found.lines for point in line.points)
+    level = any(line.level is not None for line in found.lines)
     return Section(
-        f"Accuracy against {setting}",
-        f"Mean test accuracy over the clients, {MEANING[kind].partition(':')[0]}. Where a point has several seeds it "
-        "is their mean, and the band ± one standard deviation over them. "
-        "A level line is a method that has no such setting.",
+        f"Accuracy against {found.setting.replace('_', ' ')}",
+        f"Mean test accuracy over the clients, {MEANING[kind].partition(':')[0]}."
+        + " A point with several seeds is their mean, the band ± one standard deviation over them." * seeds
+        + " A level line is a method that has no such setting." * level,
         drawn.sweep_lines(found, sweep_looks(found)),
     )
 
@@ -164,11 +166,12 @@ def gates(record: Record, chosen: Sequence[int] | None = None, name: str | None 
         columns, across = table.names, "expert"
         flat = (np.repeat(table.clients, len(columns)), np.tile(np.arange(len(columns)), len(table.clients)))
         means = _means(table.values.ravel(), *flat, (len(record.counts), len(columns)))
+    share = 1 / len(table.names)
     yield Section(
         f"Gate of {name}, by client and {across}",
-        f"The mean weight {of_what} over a client's test samples: blue is above a half, orange below, a cell without "
-        "samples is empty.",
-        drawn.mean_weights(means, columns, across),
+        f"The mean weight {of_what} over a client's test samples: blue is above an equal share ({share:.2f}), orange "
+        "below it; a cell without samples is empty.",
+        drawn.mean_weights(means, columns, across, share),
     )
 
 
@@ -192,22 +195,28 @@ def representations(record: Record, name: str | None = None) -> Iterator[Section
 def _selected(line: Line) -> str:
     means = np.array([record.figures["selected"].mean for record in line.records])
     spread = f" ± {percent(means.std(ddof=1))}" if len(means) > 1 else ""
-    return f"{line.run.name} {percent(means.mean())}{spread} %"
+    return f"{line.run.name}: {percent(means.mean())}{spread} %"
 
 
 def _weights_in_words(table: SampleTable, experts: Sequence[int]) -> str:
-    sentences = []
-    for expert in experts:
-        weights = table.values[:, expert]
-        shape = int(table.clients.max()) + 1, int(table.classes.max()) + 1
-        by_client = _means(weights, table.clients, np.zeros_like(table.clients), (shape[0], 1))
-        by_both = _means(weights, table.clients, table.classes, shape)
-        sentences.append(
-            f"The {table.names[expert]} expert weighs {weights.mean():.2f} on average (standard deviation "
-            f"{weights.std():.2f} over the samples), {_range(by_client)} by client, {_range(by_both)} by client and "
-            "class."
-        )
-    return " ".join(sentences)
+    shape = int(table.clients.max()) + 1, int(table.classes.max()) + 1
+    by_client = {
+        expert: _means(table.values[:, expert], table.clients, np.zeros_like(table.clients), (shape[0], 1))
+        for expert in experts
+    }
+    if len(experts) > 1:
+        of_each = [
+            f"{table.names[e]} {table.values[:, e].mean():.2f} ({_range(means)} by client)"
+            for e, means in by_client.items()
+        ]
+        return f"Mean weights: {', '.join(of_each)}."
+    weights = table.values[:, experts[0]]
+    by_both = _means(weights, table.clients, table.classes, shape)
+    return (
+        f"The {table.names[experts[0]]} expert weighs {weights.mean():.2f} on average (standard deviation "
+        f"{weights.std():.2f} over the samples), {_range(by_client[experts[0]])} by client, "
+        f"{_range(by_both)} by client and class."
+    )
 
 
 def _range(means: np.ndarray) -> str:
