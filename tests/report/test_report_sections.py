@@ -57,7 +57,7 @@ def test_a_line_of_seeds_is_their_mean_with_a_band_over_them(make_record):
     records.append(make_record("fedavg"))
     band, seeds, single = accuracy_curves(records).data
     means = 100 * np.stack([record.curve.test.mean(axis=1) for record in records[:3]])
-    assert (seeds.name, single.name) == ("FedMoE, 3 seeds", "FedAvg")
+    assert (seeds.name, single.name) == ("FedMoE, 3 seeds", "FedAvg (seed 0)")
     np.testing.assert_allclose(seeds.y, means.mean(axis=0))
     np.testing.assert_allclose(band.y[:40] - band.y[40:][::-1], 2 * means.std(axis=0, ddof=1))
     assert band.name == seeds.name  # no band over clients beside one over seeds
@@ -96,6 +96,13 @@ def test_sweep_of_seeds_and_a_level(make_record):
     assert level.y[0] == level.y[1]
     assert section.figure.layout.xaxis.type == "log"
     assert "level line" in section.how_to_read
+
+
+def test_a_reference_on_another_task_says_so(make_record):
+    records = [make_record("fedmoe", options={"gate_lr": rate}, rounds=2) for rate in (0.1, 0.2)]
+    section = sections.sweep([*records, make_record("standalone", rounds=2, balanced=False)])
+    names = [trace.name for trace in section.figure.data]
+    assert names == ["FedMoE (balanced True)", "Standalone (balanced False)"]
 
 
 # --- what analyses left in a run's folder

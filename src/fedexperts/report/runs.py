@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedexperts.analyses import Sweep, by_seed
+from fedexperts.config import TaskSettings
 from fedexperts.errors import SettingsError
 from fedexperts.measure import Figure, Record, task_of
 from fedexperts.methods.standalone import Standalone
@@ -17,6 +18,7 @@ from fedexperts.methods.standalone import Standalone
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 REFERENCE_COLOUR = "#8A8A8A"  # Standalone is grey in every figure
 DASHES = ("solid", "dot", "dash", "dashdot")
+TASK = TaskSettings.model_fields.keys() - {"data_dir", "download"}  # the same files may lie elsewhere
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down")
 
 
@@ -135,12 +137,16 @@ def _standalone_of(record: Record, records: Sequence[Record]) -> Record | None:
 
 
 def run_names(records: Sequence[Record], ignored: Container[str] = ()) -> list[str]:
-    """Titles; runs of one method are told apart by the settings in which they differ, or else by a number."""
+    """Titles; what else it takes to tell runs apart: where tasks differ, or runs of one method, or else a number."""
+    flat = [_flat(record, ignored) for record in records]
     names = []
-    for record in records:
-        own = _flat(record, ignored)
-        twins = [_flat(other, ignored) for other in records if other.title == record.title]
-        differing = [f"{key} {value}" for key, value in own.items() if any(twin.get(key) != value for twin in twins)]
+    for record, own in zip(records, flat, strict=True):
+        twins = [values for other, values in zip(records, flat, strict=True) if other.title == record.title]
+        differing = [
+            f"{key} {value}"
+            for key, value in own.items()
+            if any(values.get(key) != value for values in (flat if key in TASK else twins))
+        ]
         names.append(f"{record.title} ({', '.join(differing)})" if differing else record.title)
     return [
         name if names.count(name) == 1 else f"{name} #{names[: position + 1].count(name)}"
