@@ -250,6 +250,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None) -> 
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),
         seconds=simulation.seconds,
+        folder=folder,
     )
     if folder is not None:
         record.save(folder)

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
-from rich.console import Console
 
+from fedexperts.cli_analyse import analyse
 from fedexperts.config import EngineSettings, Frozen, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
+from fedexperts.terminal import console, run_folders
 
 app = typer.Typer(
     name="fedexperts",
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-console = Console()
+app.add_typer(analyse)
 RUNS = Path("runs")
 OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
@@ -193,7 +194,7 @@ def report(
     from fedexperts.report.page import write_page
     from fedexperts.report.table import comparison_table
 
-    records = [Record.load(folder) for folder in _run_folders(runs)]
+    records = [Record.load(folder) for folder in run_folders(runs)]
     page = write_page(records, out)
     console.print(comparison_table(records))
     console.print(f"page: {page}")
@@ -267,18 +268,6 @@ def data(
     console.print(table)
     if out is not None:
         console.print(f"page: {write_label_page(task.counts, task.dataset.class_names, title, out)}")
-
-
-def _run_folders(folders: list[Path]) -> list[Path]:
-    """The runs that are meant: a folder of runs stands for them, files between folders for nothing."""
-    found: list[Path] = []
-    for folder in folders:
-        inner = sorted(path.parent for path in folder.glob("*/settings.toml"))
-        if (folder / "settings.toml").exists() or not inner:
-            found += [folder] if folder.is_dir() or len(folders) == 1 or not folder.exists() else []
-        else:
-            found += inner
-    return found
 
 
 @contextmanager

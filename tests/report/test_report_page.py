@@ -45,7 +45,7 @@ def page(three, tmp_path) -> Page:
 
 def test_plotly_is_inside_once(page):
     assert page.source.count("* plotly.js v") == 1
-    assert sum("Plotly.newPlot(" in script and len(script) < 1_000_000 for script in page.scripts) == 5
+    assert sum("Plotly.newPlot(" in script and len(script) < 1_000_000 for script in page.scripts) == 6
 
 
 def test_nothing_is_loaded_from_anywhere(page):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedexperts.config import Settings
+from fedexperts.config import Settings, TaskSettings
 from fedexperts.errors import SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
@@ -37,6 +37,7 @@ class Record:
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    folder: Path | None = None  # where it lies, with what analyses have found
 
     @cached_property
     def curve(self) -> Curve:
@@ -82,12 +83,19 @@ class Record:
                 notes=summary["notes"],
                 environment=summary["environment"],
                 seconds=summary["seconds"],
+                folder=folder,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise SavedStateError(
                 f"a file of the run in {folder} is cut off or changed ({error}); "
                 f"if its state is whole, this makes it again: rm {folder / SUMMARY}; fedexperts resume {folder}"
             ) from None
+
+
+def task_of(record: Record) -> TaskSettings:
+    """What makes runs comparable: the same data, with the same owners, for the same models."""
+    task: TaskSettings = record.settings.part(TaskSettings)
+    return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
 
 
 def _missing(folder: Path, name: str) -> str:

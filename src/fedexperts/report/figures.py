@@ -1,37 +1,44 @@
-"""Plotly figures of runs, on no ground of their own: the page gives them its light or dark."""
+"""Plotly figures of runs beside each other."""
 
 from collections.abc import Sequence
-from html import escape
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from fedexperts.measure import Record, Row
 from fedexperts.methods import Channel
-from fedexperts.report.runs import PALETTE, Run, line_up
+from fedexperts.report.drawing import FEW_CLIENTS, LINE, band, canvas, heat_map, text, trace, transparent, whole_ticks
+from fedexperts.report.runs import PALETTE, Run, line_up, lines
 
-GRID = "rgba(128,128,128,0.25)"
-LINE = "rgba(128,128,128,0.7)"
 ACCURACY = "mean test accuracy, %"
-FEW_CLIENTS = 30  # up to here each client has its own place in a figure
-CELLS_WITH_NUMBERS = 400  # more counts than this cannot be read as text
 
 
 def accuracy_curves(records: Sequence[Record]) -> go.Figure:
-    """Mean test accuracy over the rounds, with ± one standard deviation over the clients."""
-    runs = line_up(records)
-    figure = _figure("round", ACCURACY, hovermode="x unified")
-    for run in runs:
-        figure.add_trace(_band(run, strength=min(0.15, 0.45 / len(runs))))
-    for run in runs:
-        figure.add_trace(_line(run, run.record.curve.rounds, _mean_accuracy(run)))
+    """Mean test accuracy over the rounds, with ± one standard deviation over the clients.
+
+    Runs that differ only in their seed are one line, their mean; then the bands are over the seeds.
+    """
+    drawn = lines(line_up(records))
+    repeated = any(len(line.records) > 1 for line in drawn)
+    figure = canvas("round", ACCURACY, hovermode="x unified")
+    for line in drawn:
+        values = line.means if repeated else line.records[0].curve.test.T
+        if not repeated or len(values) > 1:
+            std = values.std(axis=0, ddof=int(repeated))
+            strength = min(0.15, 0.45 / len(drawn))
+            figure.add_trace(band(line.run, line.rounds, values.mean(axis=0), std, strength))
+    for line in drawn:
+        mean = 100 * line.means.mean(axis=0)
+        if len(line.records) > 1:  # each seed has its own selected round: no marker
+            figure.add_trace(trace(line.run, x=line.rounds, y=mean, mode="lines", hovertemplate="%{y:.2f} %"))
+        else:
+            figure.add_trace(_line(line.run, line.rounds, mean))
     return figure
 
 
 def loss_curves(records: Sequence[Record]) -> go.Figure:
     """Mean training loss of the sampled clients over the rounds."""
-    figure = _figure("round", "mean training loss", hovermode="x unified")
+    figure = canvas("round", "mean training loss", hovermode="x unified")
     for run in line_up(records):
         trained = [row for row in run.record.rows if row["train_loss"] is not None]
         rounds, total = _sums(trained, "train_loss")
@@ -48,15 +55,16 @@ def traffic(records: Sequence[Record]) -> go.Figure:
     runs = line_up(records)
     megabytes = [_server_megabytes(run.record) for run in runs]
     end = max(float(sent[-1]) for sent in megabytes)
-    figure = _figure("MB through the server", ACCURACY)
+    figure = canvas("MB through the server", ACCURACY)
     figure.update_xaxes(rangemode="tozero", separatethousands=True, exponentformat="none")
     for run, sent in zip(runs, megabytes, strict=True):
         if sent[-1] > 0:
             hover = "%{y:.2f} % after %{x:.1f} MB"
-            figure.add_trace(_line(run, run.record.curve.rounds, _mean_accuracy(run), hover, x=sent))
+            accuracy = 100 * run.record.curve.test.mean(axis=1)
+            figure.add_trace(_line(run, run.record.curve.rounds, accuracy, hover, x=sent))
         else:
             level = 100 * run.selected.mean
-            figure.add_trace(_trace(run, x=[0, end], y=[level, level], mode="lines", hovertemplate="%{y:.2f} %, no MB"))
+            figure.add_trace(trace(run, x=[0, end], y=[level, level], mode="lines", hovertemplate="%{y:.2f} %, no MB"))
     return figure
 
 
@@ -68,7 +76,7 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
     runs = line_up(records)
     compared = [run for run in runs if run.gains]
     in_order = max(len(run.selected.clients) for run in runs) > FEW_CLIENTS
-    figure = _figure(
+    figure = canvas(
         "clients, from lowest to highest" if in_order else "client",
         "gain over Standalone, points" if compared else "test accuracy, %",
     )
@@ -76,7 +84,7 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
         values = np.array(run.gains or [100 * accuracy for accuracy in run.selected.clients])
         clients = np.argsort(values, kind="stable") if in_order else np.arange(len(values))
         figure.add_trace(
-            _trace(
+            trace(
                 run,
                 x=np.arange(len(values)),
                 y=values[clients],
@@ -90,7 +98,7 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
         showticklabels=not in_order,
         showgrid=not in_order,
         zeroline=False,
-        **_whole_ticks(len(runs[0].selected.clients)),
+        **whole_ticks(len(runs[0].selected.clients)),
     )
     if compared:
         figure.add_hline(y=0, line={"color": LINE, "width": 1.5})
@@ -99,67 +107,21 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
 
 def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "") -> go.Figure:
     """Who has how many samples of which class: clients × classes."""
-    clients, classes = counts.shape
-    numbers = counts.size <= CELLS_WITH_NUMBERS
-    figure = _figure("class", "client")
-    figure.add_trace(
-        go.Heatmap(
-            z=counts,
-            x=[escape(name, quote=False) for name in class_names],
-            y=np.arange(clients),
-            colorscale=_counts_scale(int(counts.max())),
-            zmin=0,
-            xgap=1 if classes <= 50 else 0,
-            ygap=1 if clients <= 50 else 0,
-            text=np.where(counts > 0, counts.astype(str), "") if numbers else None,
-            texttemplate="%{text}" if numbers else None,
-            hovertemplate="client %{y}, class %{x}: %{z} samples<extra></extra>",
-            colorbar={"title": {"text": "samples"}, "thickness": 10, "outlinewidth": 0},
-        )
+    figure = heat_map(
+        counts,
+        class_names,
+        np.where(counts > 0, counts.astype(str), ""),
+        ("class", "client"),
+        colorscale=_counts_scale(int(counts.max())),
+        hovertemplate="client %{y}, class %{x}: %{z} samples<extra></extra>",
+        colorbar={"title": {"text": "samples"}, "thickness": 10, "outlinewidth": 0},
     )
-    figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False, **_whole_ticks(clients))
-    figure.update_layout(height=160 + min(max(24 * clients, 200), 900))
     if title:
-        figure.update_layout(title={"text": escape(title, quote=False)}, margin={"t": 60})
+        figure.update_layout(title={"text": text(title)}, margin={"t": 60})
     return figure
 
 
 # --- what the figures have in common
-
-
-def _figure(x: str, y: str, hovermode: str = "closest") -> go.Figure:
-    axis = {
-        "gridcolor": GRID,
-        "zerolinecolor": GRID,
-        "linecolor": LINE,
-        "automargin": True,
-        "showspikes": False,
-    }
-    return go.Figure(
-        layout={
-            "template": "none",
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "height": 420,
-            "margin": {"l": 10, "r": 10, "t": 30, "b": 10},
-            "font": {"family": "system-ui, sans-serif", "size": 13},
-            "xaxis": axis | {"title": {"text": x}},
-            "yaxis": axis | {"title": {"text": y}},
-            "hovermode": hovermode,
-            "showlegend": True,
-            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": LINE},
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        }
-    )
-
-
-def _trace(run: Run, **values: Any) -> go.Scatter:
-    """A trace in the run's colours; plotly reads names as HTML, so they are escaped."""
-    name = escape(run.name, quote=False)
-    marker = {"color": run.colour} | values.pop("marker", {})
-    line = {"color": run.colour, "dash": run.dash, "width": 2}
-    return go.Scatter(name=name, legendgroup=name, line=line, marker=marker, **values)
 
 
 def _line(
@@ -168,29 +130,7 @@ def _line(
     """A curve over the rounds, or over what `x` says of them, with one marker: the selected round."""
     size = np.where(rounds == run.selected.round, 11, 0)
     marker = {"size": size, "symbol": run.symbol, "opacity": 1, "line": {"width": 0}}
-    return _trace(run, x=rounds if x is None else x, y=y, mode="lines+markers", marker=marker, hovertemplate=hover)
-
-
-def _band(run: Run, strength: float) -> go.Scatter:
-    """The clients' standard deviation around their mean, cut where no accuracy can be."""
-    curve = run.record.curve
-    mean, std = curve.test.mean(axis=1), curve.test.std(axis=1)
-    edges = [np.minimum(mean + std, 1), np.maximum(mean - std, 0)[::-1]]
-    return _trace(
-        run,
-        x=np.concatenate([curve.rounds, curve.rounds[::-1]]),
-        y=100 * np.concatenate(edges),
-        mode="none",
-        fill="toself",
-        fillcolor=_transparent(run.colour, strength),
-        showlegend=False,
-        hoverinfo="skip",
-    )
-
-
-def _mean_accuracy(run: Run) -> np.ndarray:
-    mean: np.ndarray = 100 * run.record.curve.test.mean(axis=1)
-    return mean
+    return trace(run, x=rounds if x is None else x, y=y, mode="lines+markers", marker=marker, hovertemplate=hover)
 
 
 def _server_megabytes(record: Record) -> np.ndarray:
@@ -216,16 +156,6 @@ def _counts_scale(largest: int) -> list[tuple[float, str]]:
     least = min(0.5 / max(largest, 1), 0.5)
     steps = np.linspace(least, 1, 11).tolist()
     return [
-        (0, _transparent(PALETTE[0], 0)),
-        *((x, _transparent(PALETTE[0], 0.1 + 0.6 * x**0.5)) for x in steps),
+        (0, transparent(PALETTE[0], 0)),
+        *((x, transparent(PALETTE[0], 0.1 + 0.6 * x**0.5)) for x in steps),
     ]
-
-
-def _transparent(colour: str, opacity: float) -> str:
-    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
-    return f"rgba({red},{green},{blue},{opacity:.3f})"
-
-
-def _whole_ticks(count: int) -> dict[str, int]:
-    """Numbers of clients are whole: a tick for each of a few, plotly's choice for many."""
-    return {"dtick": 1} if count <= 12 else {}

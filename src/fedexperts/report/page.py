@@ -3,30 +3,19 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from fedexperts.config import Settings
 from fedexperts.files import write_atomically
 from fedexperts.measure import SETTINGS, Record
-from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
-from fedexperts.report.runs import Run, line_up, task_of
+from fedexperts.report.figures import label_picture
+from fedexperts.report.runs import Run, line_up
+from fedexperts.report.sections import READ_LABELS, Section, of_runs
 from fedexperts.report.table import columns, explanation, notes
 from fedexperts.report.template import PAGE
 from fedexperts.report.verdict import verdict
-
-READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
-
-
-class Section(NamedTuple):
-    """A figure on a page."""
-
-    heading: str
-    how_to_read: str
-    figure: go.Figure
 
 
 def write_page(records: Sequence[Record], path: Path) -> Path:
@@ -40,12 +29,26 @@ def write_page(records: Sequence[Record], path: Path) -> Path:
         "<h2>Comparison</h2>",
         _table(runs),
         _lines([*explanation(runs), *notes(records)]),
-        *_sections(_figures(runs)),
+        *_sections(of_runs(records)),
         "<h2>Settings</h2>",
         "<p>Each run can be repeated from its settings: save them as a file and give it to the command.</p>",
         *map(_settings, runs),
     ]
     return _write(path, "report.html", title, body)
+
+
+def write_analysis(records: Sequence[Record], sections: Sequence[Section], path: Path) -> Path:
+    """Write a page about one question to some runs; in a folder that exists, as `analysis.html`."""
+    runs = line_up(records)
+    title = _title(runs)
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        _definitions(_facts([run.record.settings for run in runs])),
+        *_sections(sections),
+        "<h2>Settings</h2>",
+        *map(_settings, runs),
+    ]
+    return _write(path, "analysis.html", title, body)
 
 
 def write_label_page(counts: np.ndarray, class_names: Sequence[str], title: str, path: Path) -> Path:
@@ -110,47 +113,11 @@ def _partition(settings: Settings) -> str:
     return kinds[settings.partition] + size
 
 
-def _figures(runs: Sequence[Run]) -> Iterator[Section]:
-    records = [run.record for run in runs]
-    yield Section(
-        "Accuracy over the rounds",
-        "Mean test accuracy of all clients after each round; the band is ± one standard deviation over the "
-        "clients, the marker is the selected round. A name in the legend hides or shows its run.",
-        accuracy_curves(records),
-    )
-    yield Section(
-        "Client by client",
-        "A point is a client in the selected round: above the line it gains over training alone."
-        if any(run.gains for run in runs)
-        else "A point is a client in the selected round. Beside a Standalone run this shows what it gains.",
-        client_accuracy(records),
-    )
-    if any(record.totals["up_bytes"] + record.totals["down_bytes"] for record in records):
-        yield Section(
-            "Accuracy for traffic",
-            "How far a run has come with what went through the server, up and down: further left is cheaper, "
-            "higher is better. A level line sends nothing. Traffic between clients is not counted here.",
-            traffic(records),
-        )
-    yield Section(
-        "Training loss",
-        "Mean loss of the sampled clients on their own training data. Different methods may mean different "
-        "things by their loss: compare how it falls, not how low it is.",
-        loss_curves(records),
-    )
-    for task, record in {task_of(record): record for record in reversed(records)}.items():
-        yield Section(
-            f"Who has which labels: {task.data}, seed {task.seed}",
-            READ_LABELS,
-            label_picture(record.counts, record.class_names),
-        )
-
-
 # --- HTML
 
 
 def _sections(sections: Iterable[Section]) -> Iterator[str]:
-    for number, (heading, how_to_read, figure) in enumerate(sections, start=1):
+    for number, (heading, how_to_read, figure, finding) in enumerate(sections, start=1):
         drawing = figure.to_html(
             full_html=False,
             include_plotlyjs=False,  # it stands once, in the head
@@ -162,8 +129,8 @@ def _sections(sections: Iterable[Section]) -> Iterator[str]:
                 "modeBarButtons": [["toImage", "resetScale2d"]],
             },
         )
-        text = f'<h2>{escape(heading)}</h2><p class="quiet">{escape(how_to_read)}</p>'
-        yield f"<section>{text}{drawing}</section>"
+        said = f'<p class="finding">{escape(finding)}</p>' if finding else ""
+        yield f'<section><h2>{escape(heading)}</h2>{said}<p class="quiet">{escape(how_to_read)}</p>{drawing}</section>'
 
 
 def _table(runs: Sequence[Run]) -> str:

@@ -1,19 +1,24 @@
 """Runs beside each other: what each is called, how it is drawn, and what it is measured against."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from fedexperts.analyses import Sweep, by_seed
 from fedexperts.config import TaskSettings
 from fedexperts.errors import SettingsError
-from fedexperts.measure import Figure, Record
+from fedexperts.measure import Figure, Record, task_of
 from fedexperts.methods.standalone import Standalone
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; the yellow, weak on white, comes last.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 REFERENCE_COLOUR = "#8A8A8A"  # Standalone is grey in every figure
 DASHES = ("solid", "dot", "dash", "dashdot")
+TASK = TaskSettings.model_fields.keys() - {"data_dir", "download"}  # the same files may lie elsewhere
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down")
 
 
@@ -50,15 +55,53 @@ class Run:
         return round(sum(self.gains) / len(self.gains), 2) + 0.0 if self.gains else None  # + 0.0: never "-0.00"
 
 
+@dataclass(frozen=True)
+class Line:
+    """Runs that are drawn as one: they differ in nothing but their seed."""
+
+    run: Run
+    records: Sequence[Record]
+
+    @property
+    def rounds(self) -> np.ndarray:
+        return self.run.record.curve.rounds
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Seeds × evaluated rounds: mean test accuracy over the clients."""
+        return np.stack([record.curve.test.mean(axis=1) for record in self.records])
+
+
 def line_up(records: Sequence[Record]) -> list[Run]:
     """The records as runs, in the order given; the same records look the same in every table and figure."""
     if not records:
         raise SettingsError("there is no run to show; give at least one")
-    looks = {True: _looks((REFERENCE_COLOUR,)), False: _looks(PALETTE)}
+    looks = _looks(records)
     return [
-        Run(record, name, *next(looks[_is_standalone(record)]), _standalone_of(record, records))
-        for record, name in zip(records, _names(records), strict=True)
+        Run(record, name, *look, _standalone_of(record, records))
+        for record, name, look in zip(records, run_names(records), looks, strict=True)
     ]
+
+
+def lines(runs: Sequence[Run]) -> list[Line]:
+    """The runs, those that differ only in their seed together."""
+    groups = [[runs[position] for position in group] for group in by_seed([run.record for run in runs])]
+    firsts = [group[0].record for group in groups]
+    names = [
+        f"{name}, {len(group)} seeds" if len(group) > 1 else group[0].name
+        for group, name in zip(groups, run_names(firsts, {"seed"}), strict=True)
+    ]
+    return [
+        Line(replace(look, name=name), [run.record for run in group])
+        for look, name, group in zip(line_up(firsts), names, groups, strict=True)
+    ]
+
+
+def sweep_looks(sweep: Sweep) -> list[Run]:
+    """How each line of a sweep is called and drawn."""
+    firsts = [line.records[0] for line in sweep.lines]
+    names = run_names(firsts, {"seed", sweep.setting})
+    return [replace(run, name=name) for run, name in zip(line_up(firsts), names, strict=True)]
 
 
 def ranked(runs: Sequence[Run]) -> list[Run]:
@@ -66,17 +109,21 @@ def ranked(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: -run.selected.mean)
 
 
-def task_of(record: Record) -> TaskSettings:
-    """What makes runs comparable: the same data, with the same owners, for the same models."""
-    task: TaskSettings = record.settings.part(TaskSettings)
-    return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
-
-
-def _looks(colours: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Colour, dash and symbol; where the colours begin again, the others differ."""
-    for number in count():
-        turn, place = divmod(number, len(colours))
-        yield colours[place], DASHES[turn % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
+def _looks(records: Sequence[Record]) -> list[tuple[str, str, str]]:
+    """Colour, dash and symbol. Seeds of one run share its colour; what has the same colour differs in the others."""
+    looks: dict[int, tuple[str, str, str]] = {}
+    groups: Counter[bool] = Counter()
+    turns: Counter[str] = Counter()
+    for group in by_seed(records):
+        alone = _is_standalone(records[group[0]])
+        number = groups[alone]
+        groups[alone] += 1
+        colour = REFERENCE_COLOUR if alone else PALETTE[number % len(PALETTE)]
+        for position in group:
+            turn = turns[colour]
+            turns[colour] += 1
+            looks[position] = colour, DASHES[turn % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
+    return [looks[position] for position in range(len(records))]
 
 
 def _is_standalone(record: Record) -> bool:
@@ -89,13 +136,17 @@ def _standalone_of(record: Record, records: Sequence[Record]) -> Record | None:
     return max(alone, key=lambda other: other.figures["selected"].mean, default=None)
 
 
-def _names(records: Sequence[Record]) -> list[str]:
-    """Titles; runs of one method are told apart by the settings in which they differ, or else by a number."""
+def run_names(records: Sequence[Record], ignored: Container[str] = ()) -> list[str]:
+    """Titles; what else it takes to tell runs apart: where tasks differ, or runs of one method, or else a number."""
+    flat = [_flat(record, ignored) for record in records]
     names = []
-    for record in records:
-        own = _flat(record)
-        twins = [_flat(other) for other in records if other.title == record.title]
-        differing = [f"{key} {value}" for key, value in own.items() if any(twin.get(key) != value for twin in twins)]
+    for record, own in zip(records, flat, strict=True):
+        twins = [values for other, values in zip(records, flat, strict=True) if other.title == record.title]
+        differing = [
+            f"{key} {value}"
+            for key, value in own.items()
+            if any(values.get(key) != value for values in (flat if key in TASK else twins))
+        ]
         names.append(f"{record.title} ({', '.join(differing)})" if differing else record.title)
     return [
         name if names.count(name) == 1 else f"{name} #{names[: position + 1].count(name)}"
@@ -103,6 +154,7 @@ def _names(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _flat(record: Record) -> dict[str, Any]:
+def _flat(record: Record, ignored: Container[str]) -> dict[str, Any]:
     values = record.settings.model_dump()
-    return {key: value for key, value in (values | values.pop("options")).items() if value is not None}
+    values |= values.pop("options")
+    return {key: value for key, value in values.items() if value is not None and key not in ignored}

@@ -7,9 +7,10 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from fedexperts.measure import MEANING, Record
+from fedexperts.analyses import Point, Sweep
+from fedexperts.measure import MEANING, Record, common_target, cost_until
 from fedexperts.methods import Channel
-from fedexperts.report.runs import Run, line_up, ranked
+from fedexperts.report.runs import Run, line_up, ranked, sweep_looks
 
 PREFIXES = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
@@ -37,6 +38,46 @@ def comparison_table(records: Sequence[Record]) -> Table:
     return table
 
 
+def cost_table(records: Sequence[Record], target: float | None = None) -> Table:
+    """Rounds, traffic and FLOPs of each run until a mean test accuracy in percent."""
+    target = common_target(records) if target is None else target
+    costs = [cost_until(record, target) for record in records]
+    byte = prefix_for(max(cost.bytes if cost else 0 for cost in costs), "MGTPE")
+    flop = prefix_for(max(cost.flops if cost else 0 for cost in costs), "GTPE")
+    headers = [f"until {target:g} %", "rounds", f"{byte}B sent", "MB of a client", f"training {flop}FLOP"]
+    table = _plain(*headers)
+    for run, cost in zip(line_up(records), costs, strict=True):
+        if cost is None:
+            table.add_row(Text(run.name), "not reached", "–", "–", "–")
+            continue
+        sent = cost.bytes / PREFIXES[byte], cost.bytes / run.record.settings.clients / 1e6
+        table.add_row(Text(run.name), str(cost.round), *map(short, sent), short(cost.flops / PREFIXES[flop]))
+    return table
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """A line for each method, a column for each value of the setting."""
+    values = sorted({point.value for line in sweep.lines for point in line.points})
+    table = _plain(sweep.setting, *(f"{value:g}" for value in values))
+    for line, run in zip(sweep.lines, sweep_looks(sweep), strict=True):
+        at = {point.value: _point(point) for point in line.points}
+        level = "–" if line.level is None else percent(line.level)
+        table.add_row(Text(run.name), *(at.get(value, level) for value in values))
+    return table
+
+
+def _point(point: Point) -> str:
+    return percent(point.mean) + (f" ± {percent(point.std)}" if point.std is not None else "")
+
+
+def _plain(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column(first, overflow="fold")
+    for header in others:
+        table.add_column(header, justify="right", overflow="fold")
+    return table
+
+
 def columns(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Headers (with a line break where the column is narrow) and their cells, best run first."""
     runs = ranked(runs)
@@ -47,14 +88,14 @@ def columns(runs: Sequence[Run]) -> dict[str, list[str]]:
     table["worst\n10 %"] = [percent(run.selected.worst_tenth) for run in runs]
     table["weigh-\nted"] = [percent(run.selected.weighted) for run in runs]
     sent = {channel: [run.record.totals[f"{channel}_bytes"] for run in runs] for channel in Channel}
-    prefix = _prefix(max(map(max, sent.values())), "MGTPE")
+    prefix = prefix_for(max(map(max, sent.values())), "MGTPE")
     for channel in (Channel.UP, Channel.DOWN, Channel.PEER):
         if channel is not Channel.PEER or any(sent[channel]):
-            table[f"{channel}\n{prefix}B"] = [_short(size / PREFIXES[prefix]) for size in sent[channel]]
+            table[f"{channel}\n{prefix}B"] = [short(size / PREFIXES[prefix]) for size in sent[channel]]
     flops = [run.record.totals["flops"] for run in runs]
-    prefix = _prefix(max(flops), "GTPE")
-    table[f"train\n{prefix}FLOP"] = [_short(number / PREFIXES[prefix]) for number in flops]
-    table["time\ns"] = [_short(run.record.seconds) for run in runs]
+    prefix = prefix_for(max(flops), "GTPE")
+    table[f"train\n{prefix}FLOP"] = [short(number / PREFIXES[prefix]) for number in flops]
+    table["time\ns"] = [short(run.record.seconds) for run in runs]
     gains = [run.gain for run in runs]
     if any(gain is not None for gain in gains):
         table["gain"] = ["–" if gain is None else f"{gain:+.2f}" for gain in gains]
@@ -81,11 +122,11 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
 
 
-def _prefix(largest: float, prefixes: str) -> str:
+def prefix_for(largest: float, prefixes: str) -> str:
     """The first unit in which the largest value has at most four digits before the point."""
     return next((prefix for prefix in prefixes if largest < 1e4 * PREFIXES[prefix]), prefixes[-1])
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Three digits, or more where they stand before the point."""
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}" if value else "0"

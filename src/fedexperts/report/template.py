@@ -32,6 +32,7 @@ h2 { font-size: 1.2rem; margin: 2.5rem 0 .25rem; }
 p { margin: .25rem 0 .75rem; max-width: 48rem; }
 .quiet { color: var(--quiet); font-size: .9rem; }
 .verdict { font-size: 1.15rem; padding: .25rem 0 .25rem 1rem; border-left: 4px solid var(--accent); }
+.finding { margin-bottom: .25rem; }
 dl {
   display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr));
   gap: .75rem 1.5rem; margin: 1rem 0;

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from fedexperts.config import TaskSettings
-from fedexperts.report.runs import Run, ranked, task_of
+from fedexperts.measure import task_of
+from fedexperts.report.runs import Run, ranked
 from fedexperts.report.table import percent
 
 

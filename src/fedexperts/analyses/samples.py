@@ -1,0 +1,79 @@
+"""Something about test samples, as every client's own model sees them: a table in the folder of the run."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedexperts.engine import Simulation
+from fedexperts.errors import SavedStateError
+from fedexperts.files import write_atomically
+
+KEYS = ("client", "class", "sample")
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """A row is a sample of a client: its class, its position in the data set, and the values found for it."""
+
+    clients: np.ndarray
+    classes: np.ndarray
+    samples: np.ndarray
+    names: Sequence[str]
+    values: np.ndarray  # rows × names
+
+    @classmethod
+    def of(
+        cls, simulation: Simulation, samples: Mapping[int, np.ndarray], names: Sequence[str], values: np.ndarray
+    ) -> "SampleTable":
+        """The table of these clients' samples; `values` in the same order."""
+        positions = np.concatenate(list(samples.values()))
+        clients = np.repeat(list(samples), [len(own) for own in samples.values()])
+        return cls(clients, simulation.task.dataset.labels[positions], positions, names, values)
+
+    def save(self, path: Path) -> None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*KEYS, *self.names])
+        for *where, values in zip(self.clients, self.classes, self.samples, self.values, strict=True):
+            writer.writerow([*where, *(f"{value:.6g}" for value in values)])
+        write_atomically(path, text.getvalue())
+
+    @classmethod
+    def load(cls, folder: Path | None, name: str, kind: str) -> "SampleTable | None":
+        """What an analysis has left in the folder of a run; None if it was never made."""
+        if folder is None or not (folder / name).exists():
+            return None
+        try:
+            with open(folder / name, newline="", encoding="utf-8") as file:
+                header, *rows = csv.reader(file)
+            table = np.array(rows, dtype=float).reshape(len(rows), len(header))
+        except ValueError:
+            header, table = [], np.empty((0, 0))
+        if tuple(header[:3]) != KEYS or not table.size or not np.isfinite(table).all():
+            raise SavedStateError(
+                f"{folder / name} is cut off or changed: it does not have the columns {', '.join(KEYS)} and numbers in "
+                f"every row; make it again: fedexperts analyse {kind} {folder}"
+            )
+        client, one_class, sample = table[:, :3].astype(np.int64).T
+        return cls(client, one_class, sample, tuple(header[3:]), table[:, 3:])
+
+
+def ask_clients(
+    simulation: Simulation, function: Callable[..., Any], samples: Mapping[int, np.ndarray]
+) -> list[np.ndarray]:
+    """`function(model, x, received)` of each client's model, as it would be used now, for some samples of each."""
+    found: dict[int, np.ndarray] = {}
+    try:
+        for cohorts in simulation.fleet.waves(list(samples)):
+            own = [[samples[client.id] for client in cohort.clients] for cohort in cohorts]
+            for cohort, answers in zip(cohorts, simulation.ask(function, cohorts, own), strict=True):
+                for client, answer in zip(cohort.clients, answers.double().cpu().numpy(), strict=True):
+                    found[client.id] = answer[: len(samples[client.id])]
+    finally:
+        simulation.executor.close()
+    return [found[client] for client in samples]
