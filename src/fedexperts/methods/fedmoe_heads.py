@@ -38,7 +38,7 @@ class FedMoEHeads(FedMoE):
 
     def parts(self, client: ClientSpec) -> Parts:
         parts = super().parts(client)
-        features = parts["local_expert"].features
+        features = cast(nn.Linear, parts["head"]).in_features
         return parts | {
             "gate": FeatureGate(features, self.gate_width(client)),
             "global_head": nn.Linear(features, client.classes),
