@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support import assert_close, finished, make_simulation, make_task, states
+from support import assert_close, assert_same_bits, finished, make_simulation, make_task, states
 
 from fedexperts.config import TrainSettings
 from fedexperts.engine import Observer
 from fedexperts.errors import MethodError, SettingsError
-from fedexperts.methods import Message, Model, Reply, Round
+from fedexperts.methods import Message, Model, Reply, Round, State, select
 from fedexperts.methods.fedmoe import FedMoE
 from fedexperts.methods.message import Channel
 from fedexperts.models import build
@@ -44,6 +44,44 @@ def test_the_prediction_mixes_both_experts_by_the_gate() -> None:
         [w[0] * g + w[1] * f for w, g, f in zip(weights, model.global_expert(x), model.local_expert(x), strict=True)]
     )
     assert torch.allclose(method.predict(model, x, {}), model.head(mixed), atol=1e-6)
+
+
+def test_with_all_weight_on_the_local_expert_it_is_standalone() -> None:
+    moe = finished("fedmoe", TASK, options={"gate_fixed": 0.0})
+    alone = finished("standalone", TASK)
+    for client in range(6):
+        state = moe.client_state(client)
+        own = {name.replace("local_expert.", "extractor."): t for name, t in state.items()}
+        assert_same_bits({name: own[name] for name in alone.client_state(client)}, alone.client_state(client))
+
+
+def test_with_all_weight_on_the_global_expert_and_equal_heads_it_is_fedper() -> None:
+    class SameStart(FedMoE):
+        """The server's first global expert is the one that FedPer would have."""
+
+        def start(self, model: Model) -> State:
+            own = select(model.state_dict(), {"local_expert"})
+            return {name.replace("local_expert.", "global_expert."): tensor for name, tensor in own.items()}
+
+    task = make_task("cnn5")
+    moe = finished(SameStart, task, options={"gate_fixed": 1.0})
+    per = finished("fedper", task)
+    for client in range(6):
+        state = moe.client_state(client)
+        used = {name.replace("global_expert.", "extractor."): t for name, t in state.items()}
+        assert_same_bits({name: used[name] for name in per.client_state(client)}, per.client_state(client))
+    assert_same_bits({n.replace("global_expert.", "extractor."): t for n, t in moe.server.items()}, per.server)
+
+
+def test_the_gate_may_read_features_and_go_without_norms() -> None:
+    method = FedMoE(options={"gate_input": "features", "gate_norms": "none"})
+    model = Model(method.parts(SPEC))
+    assert {name for name, _ in model.gate.named_parameters()} == {"2.weight", "2.bias", "5.weight", "5.bias"}
+    x = torch.randn(8, 3, 32, 32)
+    features = torch.cat([model.global_expert(x), model.local_expert(x)], dim=1)
+    assert torch.equal(method.weigh(model, x, {}), model.gate(features))
+    inner = Model(FedMoE(options={"gate_norms": "inner"}).parts(SPEC)).gate
+    assert [type(layer).__name__ for layer in inner].count("BatchNorm1d") == 1
 
 
 def test_the_server_takes_the_mean_by_samples() -> None:
@@ -88,7 +126,7 @@ def test_own_extractor_in_evaluation() -> None:
 
 
 def test_experts_of_different_width_are_refused_with_the_client() -> None:
-    with pytest.raises(MethodError, match=r"client 0's cnn-pm ends in 512 and cnn5 in 500"):
+    with pytest.raises(MethodError, match=r"client 0's cnn-pm ends in 512 features and cnn5 in 500"):
         make_simulation("fedmoe", make_task("cnn-pm,cnn5"))
 
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -69,7 +71,7 @@ def test_switch_norm_learns_its_mix() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)])
 def test_gate_weighs_each_sample(shape: tuple[int, int, int]) -> None:
-    gate = Gate(shape, width=16)
+    gate = Gate(math.prod(shape), width=16)
     weights = gate(torch.randn(12, *shape))
     assert weights.shape == (12, 2)
     torch.testing.assert_close(weights.sum(1), torch.ones(12))

@@ -1,8 +1,10 @@
 """FedMoE: a gate mixes, sample by sample, a shared small extractor with the client's own one."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from fedexperts.config import Frozen, NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Round, Stage
 from fedexperts.methods.message import Message, Owner, State
-from fedexperts.models import SMALLEST, Gate, Parts, build
+from fedexperts.models import SMALLEST, Gate, GateNorms, Parts, build
 from fedexperts.task import ClientSpec
 
 
@@ -36,6 +38,15 @@ class FedMoE(Method):
     class Options(Frozen):
         gate_width: NumbersInTurn = Field((64,), description="neurons m of the gate; several go to clients in turn")
         gate_lr: float | None = Field(None, gt=0, description="learning rate η_φ of the gate (default: --lr)")
+        gate_input: Literal["pixels", "features"] = Field(
+            "pixels", description="what the gate reads: the image, or both experts' features (not the paper's)"
+        )
+        gate_norms: GateNorms = Field(
+            "printed", description="the gate's normalisations: all three, without the scores' (inner), none"
+        )
+        gate_fixed: float | None = Field(
+            None, ge=0, le=1, description="no gate: this weight for the global expert, the rest for the local one"
+        )
         evaluate_with: Literal["aggregated", "own"] = Field(
             "aggregated", description="global expert in use: the server's θ, or the client's own θ_k"
         )
@@ -45,27 +56,34 @@ class FedMoE(Method):
     def parts(self, client: ClientSpec) -> Parts:
         local = build(client.model, client.shape, client.classes)  # first: it starts as it would alone
         small = build(SMALLEST, client.shape, client.classes)
-        if local["extractor"].features != small["extractor"].features:
+        features = local["extractor"].features
+        if features != small["extractor"].features:
             raise MethodError(
-                f"{self.name} adds the features of both experts, but client {client.id}'s {client.model} ends in "
-                f"{local['extractor'].features} and {SMALLEST} in {small['extractor'].features}; use cnn1 … cnn5"
+                f"{self.name} adds what both experts give, but client {client.id}'s {client.model} ends in "
+                f"{features} features and {SMALLEST} in {small['extractor'].features}; use cnn1 … cnn5"
             )
+        inputs = math.prod(client.shape) if self.options.gate_input == "pixels" else 2 * cast(int, features)
+        width = self.options.gate_width[client.id % len(self.options.gate_width)]
         return {
             "global_expert": small["extractor"],
             "local_expert": local["extractor"],
-            "gate": Gate(client.shape, self.gate_width(client)),
+            "gate": Gate(inputs, width, norms=self.options.gate_norms),
             "head": local["head"],
         }
 
-    def gate_width(self, client: ClientSpec) -> int:
-        return self.options.gate_width[client.id % len(self.options.gate_width)]
-
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
-        return cast(Tensor, model.gate(x))
+        return self.weights(model, x, model.global_expert(x), model.local_expert(x))
 
     def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
-        weights = self.weigh(model, x, received)
-        return cast(Tensor, weights[:, :1] * model.global_expert(x) + weights[:, 1:] * model.local_expert(x))
+        of_global, of_local = model.global_expert(x), model.local_expert(x)
+        return mixed(self.weights(model, x, of_global, of_local), of_global, of_local)
+
+    def weights(self, model: Model, x: Tensor, of_global: Tensor, of_local: Tensor) -> Tensor:
+        """(α_G, α_F) of each sample."""
+        if (fixed := self.options.gate_fixed) is not None:
+            return x.new_tensor([fixed, 1 - fixed]).expand(len(x), 2)
+        read = x if self.options.gate_input == "pixels" else torch.cat([of_global, of_local], dim=1).detach()
+        return cast(Tensor, model.gate(read))
 
     def stages(self, now: Round) -> Sequence[Stage]:
         rates = {"gate": self.options.gate_lr} if self.options.gate_lr else {}
@@ -76,3 +94,8 @@ class FedMoE(Method):
 
     def personalise(self, own: Mapping[str, Tensor], message: Message) -> State:
         return {} if self.options.evaluate_with == "own" else super().personalise(own, message)
+
+
+def mixed(weights: Tensor, of_global: Tensor, of_local: Tensor) -> Tensor:
+    """α_G·(the global expert's) + α_F·(the local expert's)."""
+    return weights[:, :1] * of_global + weights[:, 1:] * of_local

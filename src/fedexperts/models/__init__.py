@@ -1,7 +1,7 @@
 """Models as named parts: extractors, heads, gates. Nothing federated."""
 
 from fedexperts.models.cnn import ConvExtractor, Shape
-from fedexperts.models.gate import Gate, SwitchNorm
+from fedexperts.models.gate import Gate, GateNorms, SwitchNorm
 from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "SMALLEST",
     "ConvExtractor",
     "Gate",
+    "GateNorms",
     "Parts",
     "Shape",
     "SwitchNorm",

@@ -1,11 +1,11 @@
 """FedMoE's gate and the switchable normalisation that it begins with."""
 
-import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedexperts.models.cnn import Shape
+GateNorms = Literal["printed", "inner", "none"]
 
 
 class SwitchNorm(nn.Module):
@@ -48,18 +48,19 @@ class SwitchNorm(nn.Module):
 class Gate(nn.Sequential):
     """A sample's weights for the experts, summing to 1 (FedMoE, Section 4.3 and Figure 3).
 
-    flatten → switchable normalisation → Linear(d, m) → BatchNorm → Sigmoid → Linear(m, experts) → BatchNorm → Softmax
+    flatten → switchable normalisation → Linear(d, m) → BatchNorm → Sigmoid → Linear(m, experts) → BatchNorm → Softmax.
+    `norms`: all three as printed; only the inner two, so that nothing forces the scores apart; or none.
     """
 
-    def __init__(self, shape: Shape, width: int, experts: int = 2) -> None:
-        pixels = math.prod(shape)
+    def __init__(self, inputs: int, width: int, experts: int = 2, norms: GateNorms = "printed") -> None:
+        inner, last = norms != "none", norms == "printed"
         super().__init__(
             nn.Flatten(),
-            SwitchNorm(pixels),
-            nn.Linear(pixels, width),
-            nn.BatchNorm1d(width),
+            SwitchNorm(inputs) if inner else nn.Identity(),
+            nn.Linear(inputs, width),
+            nn.BatchNorm1d(width) if inner else nn.Identity(),
             nn.Sigmoid(),
             nn.Linear(width, experts),
-            nn.BatchNorm1d(experts),
+            nn.BatchNorm1d(experts) if last else nn.Identity(),
             nn.Softmax(dim=1),
         )
