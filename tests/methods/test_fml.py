@@ -53,7 +53,9 @@ def gradients(method: FML, model: Model) -> dict[str, torch.Tensor]:
     return dict(zip(names, torch.autograd.grad(method.loss(model, batch(), {}), leaves), strict=True))
 
 
-@pytest.mark.parametrize(("mine", "other", "option"), [("local", "meme", "beta_meme"), ("meme", "local", "alpha_local")])
+@pytest.mark.parametrize(
+    ("mine", "other", "option"), [("local", "meme", "beta_meme"), ("meme", "local", "alpha_local")]
+)
 def test_a_loss_moves_its_own_model_only(mine: str, other: str, option: str) -> None:
     """How much the other model listens changes the other's gradients and not mine."""
     model = Model(FML().parts(SPEC))
