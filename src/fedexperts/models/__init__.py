@@ -1,5 +1,6 @@
 """Models as named parts: extractors, heads, gates. Nothing federated."""
 
+from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.gate import Gate, GateNorms, SwitchNorm
 from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
@@ -7,6 +8,7 @@ from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
 __all__ = [
     "MODELS",
     "SMALLEST",
+    "Classifier",
     "ConvExtractor",
     "Gate",
     "GateNorms",
