@@ -180,10 +180,13 @@ def reproduce(
     scale: Annotated[float, typer.Option(help="so much of the rounds and samples, to try it; 0.02 is a fiftieth")] = 1,
     rounds: Annotated[int | None, typer.Option(help="rounds of every run, instead of the recipe's")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the data files (else $FEDEXPERTS_DATA)")] = None,
-    download: Annotated[bool, typer.Option(help="fetch missing sets from Hugging Face (extra 'hub')")] = False,
+    download: Annotated[bool | None, typer.Option(help="fetch missing sets from Hugging Face (extra 'hub')")] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder of runs and results (default: one per paper, in runs/)")
     ] = None,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models/--drop-models", help="a table needs no final models; t-SNE and gates do")
+    ] = True,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -202,14 +205,16 @@ def reproduce(
     reduction = recipes.Reduction.check({"scale": scale, "rounds": rounds})
     choice = recipes.Choice.check({"only": only, "case": case, "seeds": seeds})
     folder = out or RUNS / "reproduce" / (found.name.partition("/")[0] + reduction.suffix)
-    cells = recipes.plan(found, folder, choice, reduction, values | {"data_dir": data_dir, "download": download})
+    places = {"data_dir": data_dir, "download": download}
+    values |= {name: value for name, value in places.items() if value is not None}
+    cells = recipes.plan(found, folder, choice, reduction, values)
     with _continues("the same command") as stops, ProgressDisplay(console) as progress:
-        outcomes = recipes.reproduce(cells, progress, [stops])
+        outcomes = recipes.reproduce(cells, progress, [stops], keep_models)
     results = folder / found.name.rpartition("/")[2]
-    files = recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
-    pages = recipes.illustrate(found, outcomes, reduction, results)
+    recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
+    recipes.illustrate(found, outcomes, reduction, results)
     console.print(recipes.results_table(found, outcomes, reduction))
-    console.print(f"runs: {folder / recipes.RUNS}\nfiles: {results}: {', '.join(path.name for path in files + pages)}")
+    console.print(f"runs: {folder / recipes.RUNS}\nresults.csv, results.md and a page per case: {results}")
 
 
 def _list_recipes() -> None:

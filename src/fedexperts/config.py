@@ -55,6 +55,8 @@ def _explain(line: Any, model: type[BaseModel]) -> str:
     if line["type"] == "extra_forbidden":
         name = str(line["loc"][-1])
         return f"unknown setting '{name}'{suggestion(name, model.model_fields)}"
+    if line["type"] == "missing":
+        return f"setting '{path}' is missing"
     if not path:
         return str(line["msg"]).removeprefix("Value error, ")
     return f"setting '{path}' cannot be {line['input']!r}: {str(line['msg']).removeprefix('Value error, ')}"

@@ -54,11 +54,11 @@ class Reduction(Frozen):
         return "".join(parts)
 
     def of(self, settings: Settings) -> Settings:
-        """The settings, as much smaller; a client keeps enough data, and a run is looked at a few times."""
+        """The settings, as much smaller; a client keeps enough data, and a run is looked at twice at least."""
         if self.scale == 1 and self.rounds is None:
             return settings
         rounds = self.rounds or max(2, round(self.scale * settings.rounds))
-        every = min(settings.evaluate_every, max(1, rounds // 4))
+        every = min(settings.evaluate_every, max(1, rounds // 2))
         smaller: dict[str, Any] = {"rounds": rounds, "evaluate_every": every}
         each, fixed = least_samples(settings), settings.samples_per_client
         if self.scale == 1:
@@ -75,16 +75,16 @@ def least_samples(settings: Settings) -> int:
     """How many samples per client let every one have `MIN_SAMPLES` and two of each of its classes.
 
     With Dirichlet(α) shares of K classes a client's part follows Gamma(Kα), nearly: the mean must be so large that
-    with a chance of `LUCK` none of the N clients falls below the minimum.
+    with a chance of `LUCK` none of the N clients falls below the minimum. Classes that nobody has are lost.
     """
-    pathological = settings.partition == "pathological"
-    classes = settings.classes_per_client if pathological else find(settings.data).classes
+    pathological, all_classes = settings.partition == "pathological", find(settings.data).classes
+    classes = settings.classes_per_client if pathological else all_classes
     least = max(FEW_SAMPLES, 2 * classes * pathological)
     if settings.partition == "dirichlet" or (pathological and not settings.balanced):
         shape = classes * settings.alpha
         lowest = gamma.ppf(1 - LUCK ** (1 / settings.clients), shape) / shape
         least = max(least, ceil(MIN_SAMPLES / max(lowest, 1e-9)))
-    return least
+    return ceil(least * max(1, all_classes / (settings.clients * classes)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """Running a recipe: what is done is read, what was interrupted goes on, the rest is started."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -8,7 +9,7 @@ from fedexperts import api, data
 from fedexperts.config import TaskSettings, TrainSettings
 from fedexperts.engine import Observer, specs_for
 from fedexperts.errors import DivergedError
-from fedexperts.measure import MEANING, Record
+from fedexperts.measure import MEANING, STATE, Record
 from fedexperts.methods import method_class
 from fedexperts.recipes.plan import Cell
 from fedexperts.report.progress import ProgressDisplay
@@ -31,7 +32,9 @@ class Outcome:
         return f"{self.cell.name}: {figures} ({self.record.seconds:.1f} s)"
 
 
-def reproduce(cells: Sequence[Cell], display: ProgressDisplay, observers: Sequence[Observer] = ()) -> list[Outcome]:
+def reproduce(
+    cells: Sequence[Cell], display: ProgressDisplay, observers: Sequence[Observer] = (), keep_models: bool = True
+) -> list[Outcome]:
     """All wanted runs, and those of the others that are there already. What cannot run says so before anything does."""
     outcomes = {cell: found for cell in cells if (found := look(cell)) is not None}
     missing = [cell for cell in cells if cell.wanted and cell not in outcomes]
@@ -50,6 +53,8 @@ def reproduce(cells: Sequence[Cell], display: ProgressDisplay, observers: Sequen
         display.expect(cell.name)
         outcomes[cell] = _run(cell, task(cell.settings.part(TaskSettings)), [display, *observers])
         display.finished(str(outcomes[cell]))
+        if not keep_models:
+            shutil.rmtree(cell.folder / STATE, ignore_errors=True)
     return [outcomes[cell] for cell in cells if cell in outcomes]
 
 

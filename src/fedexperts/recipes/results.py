@@ -74,7 +74,7 @@ def headers(recipe: Recipe) -> list[str]:
 
 def results_table(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction) -> Table:
     """For a terminal of 100 columns: a line per method, under a line per case."""
-    said = explanation(recipe, outcomes, reduction)
+    said = explanation(recipe, outcomes)
     table = Table(
         title=Text("\n".join(filter(None, [f"{recipe.name}: {recipe.title}", str(reduction)])), style="bold"),
         title_justify="left",
@@ -97,16 +97,17 @@ def results_table(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduct
     return table
 
 
-def explanation(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction) -> list[str]:
+def explanation(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
     """What the table shows and what the paper says, a line each."""
     seeds = sorted({outcome.cell.settings.seed for outcome in outcomes})
     several = ", and over the seeds with their standard deviation" * (len(seeds) > 1)
-    lines = [str(reduction)] * bool(str(reduction))
-    lines += [f"{len(outcomes)} runs; the recipe has {recipe.runs}"] * (len(outcomes) != recipe.runs)
+    lines = [f"{len(outcomes)} runs; the recipe has {recipe.runs}."] * (len(outcomes) != recipe.runs)
     lines.append(f"Test accuracy in %, mean over clients{several}. Seeds: {', '.join(map(str, seeds))}.")
     lines += [f"{kind} = {meaning}" for kind, meaning in MEANING.items()]
-    if any(case.published for case in recipe.cases):
+    published = [value for case in recipe.cases for value in case.published.values()]
+    if published:
         lines.append(f"published = in {recipe.source}, which prints the {recipe.published_as}; differences in points")
+    if FAILED in published:
         lines.append("failed = the paper prints '-': it did not converge")
     lines.append(f"gain = {CHOSEN} over Standalone's with the same seed, in points")
     lines += [f"The paper says: {claim}" for claim in recipe.claims]
@@ -116,7 +117,7 @@ def explanation(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reductio
 
 def write_results(
     recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction, folder: Path, command: str
-) -> list[Path]:
+) -> None:
     """`results.csv`, a row per run, and `results.md`, the table as it can stand in a document."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [_row(recipe, outcome, reduction) for outcome in outcomes]
@@ -125,19 +126,16 @@ def write_results(
         writer.writeheader()
         writer.writerows(rows)
     write_atomically(folder / "results.md", "\n".join(_markdown(recipe, outcomes, reduction, command)) + "\n")
-    return [folder / "results.csv", folder / "results.md"]
 
 
-def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction, folder: Path) -> list[Path]:
+def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction, folder: Path) -> None:
     """A page per case. This is where the analysis that `recipe.shows` names is drawn from the runs' folders."""
-    pages = []
     for case, lines in _by_case(outcomes):
         lost = [str(outcome) for line in lines for outcome in line.outcomes if outcome.record is None]
         said = [*filter(None, [str(reduction)]), *lost]
         records = [replace(record, notes=[*said, *record.notes]) for line in lines for record in line.records]
         if records:
-            pages.append(write_page(records, folder / f"{case.folder}.html"))
-    return pages
+            write_page(records, folder / f"{case.folder}.html")
 
 
 def _by_case(outcomes: Sequence[Outcome]) -> Iterator[tuple[Case, list[Line]]]:
@@ -187,7 +185,7 @@ def _markdown(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction,
         for line in lines:
             yield f"| {case.name} | {' | '.join(line.cells(recipe.published_as))} |"
     yield ""
-    yield from (f"- {line}" for line in explanation(recipe, outcomes, reduction))
+    yield from (f"- {line}" for line in explanation(recipe, outcomes))
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
     for fact in ("fedexperts", "commit", "torch", "device"):
         if values := dict.fromkeys(record.environment[fact] for record in records if fact in record.environment):
