@@ -43,9 +43,9 @@ class Reduction(Frozen):
 
     def __str__(self) -> str:
         """What every output of such a run must say; nothing for the paper's own size."""
-        parts = [f"scale {self.scale:g} of the rounds and samples"] * (self.scale < 1)
+        parts = [f"scale {self.scale:g} of the rounds and, as far as the clients allow, samples"] * (self.scale < 1)
         parts += [f"{self.rounds} rounds"] * (self.rounds is not None)
-        return f"REDUCED, not the published setting: {', '.join(parts)}" if parts else ""
+        return f"NOT AS PUBLISHED: {'; '.join(parts)}" if parts else ""
 
     @property
     def suffix(self) -> str:
@@ -115,7 +115,10 @@ def plan(
     """All runs of a recipe, those of one task together; `values` are settings of where and how to compute."""
     _check_choice(recipe, choice)
     with naming(recipe.path):
-        return list(_cells(recipe, out, choice, reduction, dict(values or {})))
+        cells = list(_cells(recipe, out, choice, reduction, dict(values or {})))
+    if not any(cell.wanted for cell in cells):
+        raise SettingsError(f"no case of recipe {recipe.name} with '{choice.case}' in its name has a method of --only")
+    return cells
 
 
 def _cells(recipe: Recipe, out: Path, choice: Choice, reduction: Reduction, values: Values) -> Iterator[Cell]:

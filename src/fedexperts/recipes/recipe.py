@@ -14,6 +14,8 @@ from fedexperts.measure import Kind
 
 FAILED = "-"
 """What a paper prints where a method did not converge."""
+CLAIMED: Kind = "selected"
+"""The figure for claims of our own."""
 HOME = Path(__file__).parent
 Values = dict[str, Any]
 
@@ -94,6 +96,16 @@ class Recipe(Frozen):
 
     def seeds_of(self, case: Case) -> tuple[int, ...]:
         return case.seeds or self.seeds
+
+    @property
+    def published(self) -> set[float | str]:
+        """All that the paper prints of it."""
+        return {value for case in self.cases for value in case.published.values()}
+
+    @property
+    def compared(self) -> list[Kind]:
+        """Our figures that are set against the paper's: the one that it prints, and the one that we claim."""
+        return list(dict.fromkeys([self.published_as, CLAIMED])) if self.published else []
 
     @property
     def runs(self) -> int:

@@ -15,14 +15,12 @@ from fedexperts.measure import MEANING, Kind, Record
 from fedexperts.methods import Channel
 from fedexperts.methods.standalone import Standalone
 from fedexperts.recipes.plan import Reduction
-from fedexperts.recipes.recipe import FAILED, Case, Recipe
+from fedexperts.recipes.recipe import CLAIMED, FAILED, Case, Recipe
 from fedexperts.recipes.reproduce import Outcome
 from fedexperts.report.page import write_page
 from fedexperts.report.table import notes
 
 NOTHING = "–"
-SHOWN = {FAILED: "failed"}
-CHOSEN: Kind = "selected"  # our own claims
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Line:
     def published(self) -> float | str | None:
         return self.case.published.get(self.outcomes[0].cell.method)
 
-    def cells(self, published_as: Kind) -> list[str]:
+    def cells(self, recipe: Recipe) -> list[str]:
         """As in `headers`."""
         title, lost = self.outcomes[0].cell.title, len(self.outcomes) - len(self.records)
         if not self.records:
@@ -49,9 +47,8 @@ class Line:
         else:
             figures = [_over_seeds([100 * r.figures[kind].mean for r in self.records]) for kind in MEANING]
             title += f" ({lost} of {len(self.outcomes)} diverged)" * (lost > 0)
-        published = f"{self.published:.2f}" if isinstance(self.published, float) else self.published
-        differences = [self._difference(kind) for kind in dict.fromkeys([published_as, CHOSEN])]
-        return [title, *figures, SHOWN.get(published or "", published or NOTHING), *differences, self._gain()]
+        compared = [_shown(self.published), *map(self._difference, recipe.compared)] if recipe.compared else []
+        return [title, *figures, *compared, self._gain()]
 
     def _difference(self, kind: Kind) -> str:
         if not self.records or not isinstance(self.published, float):
@@ -63,13 +60,13 @@ class Line:
         pairs = [(record, self.alone[seed]) for record in self.records if (seed := record.settings.seed) in self.alone]
         if not pairs or self.outcomes[0].cell.method == Standalone.name:
             return NOTHING
-        return _signed(mean(100 * (own.figures[CHOSEN].mean - alone.figures[CHOSEN].mean) for own, alone in pairs))
+        return _signed(mean(100 * (own.figures[CLAIMED].mean - alone.figures[CLAIMED].mean) for own, alone in pairs))
 
 
 def headers(recipe: Recipe) -> list[str]:
     """Of the table, with a line break where a column is narrow."""
-    compared = [f"{kind}\n− publ." for kind in dict.fromkeys([recipe.published_as, CHOSEN])]
-    return ["", *MEANING, f"published\n({recipe.published_as})", *compared, "gain"]
+    published = [f"published\n({recipe.published_as})"] if recipe.compared else []
+    return ["", *MEANING, *published, *(f"{kind}\n− publ." for kind in recipe.compared), "gain"]
 
 
 def results_table(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction) -> Table:
@@ -91,7 +88,7 @@ def results_table(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduct
     for case, lines in _by_case(outcomes):
         table.add_row(Text(case.name, style="bold"))
         for line in lines:
-            title, *cells = line.cells(recipe.published_as)
+            title, *cells = line.cells(recipe)
             table.add_row(Text(f"  {title}"), *map(Text, cells))
         table.add_section()
     return table
@@ -104,12 +101,11 @@ def explanation(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
     lines = [f"{len(outcomes)} runs; the recipe has {recipe.runs}."] * (len(outcomes) != recipe.runs)
     lines.append(f"Test accuracy in %, mean over clients{several}. Seeds: {', '.join(map(str, seeds))}.")
     lines += [f"{kind} = {meaning}" for kind, meaning in MEANING.items()]
-    published = [value for case in recipe.cases for value in case.published.values()]
-    if published:
+    if recipe.published:
         lines.append(f"published = in {recipe.source}, which prints the {recipe.published_as}; differences in points")
-    if FAILED in published:
+    if FAILED in recipe.published:
         lines.append("failed = the paper prints '-': it did not converge")
-    lines.append(f"gain = {CHOSEN} over Standalone's with the same seed, in points")
+    lines.append(f"gain = {CLAIMED} over Standalone's with the same seed, in points")
     lines += [f"The paper says: {claim}" for claim in recipe.claims]
     lines += [str(outcome) for outcome in outcomes if outcome.record is None]
     return lines + notes([outcome.record for outcome in outcomes if outcome.record is not None])
@@ -167,7 +163,7 @@ def _row(recipe: Recipe, outcome: Outcome, reduction: Reduction) -> dict[str, ob
         **{f"{channel}_bytes": record and record.totals[f"{channel}_bytes"] for channel in Channel},
         "flops": record and record.totals["flops"],
         "seconds": record and f"{record.seconds:.2f}",
-        "reduced": str(reduction),
+        "not_as_published": str(reduction),
         "folder": cell.folder,
     }
 
@@ -183,7 +179,7 @@ def _markdown(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction,
     yield "|---|---|" + "--:|" * len(others)
     for case, lines in _by_case(outcomes):
         for line in lines:
-            yield f"| {case.name} | {' | '.join(line.cells(recipe.published_as))} |"
+            yield f"| {case.name} | {' | '.join(line.cells(recipe))} |"
     yield ""
     yield from (f"- {line}" for line in explanation(recipe, outcomes))
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
@@ -194,6 +190,12 @@ def _markdown(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction,
     yield "Made by:"
     yield ""
     yield f"    {command}"
+
+
+def _shown(published: float | str | None) -> str:
+    if published is None:
+        return NOTHING
+    return "failed" if isinstance(published, str) else f"{published:.2f}"
 
 
 def _over_seeds(values: Sequence[float]) -> str:
