@@ -8,8 +8,9 @@ import pytest
 from support import make_task
 
 import fedexperts
-from fedexperts.api import claim
-from fedexperts.errors import DataError, SavedStateError, SettingsError
+from fedexperts.api import claim, run_or_resume, settings_for
+from fedexperts.engine import Observer
+from fedexperts.errors import DataError, DivergedError, SavedStateError, SettingsError
 
 QUICK = {"rounds": 3, "batch_size": 32, "device": "cpu"}
 
@@ -63,6 +64,40 @@ def test_resume_of_a_run_that_was_stopped_before_its_first_checkpoint(task: fede
     (tmp_path / "run" / "summary.json").unlink()
     fedexperts.resume(tmp_path / "run")
     assert (tmp_path / "run" / "history.csv").read_bytes() == (tmp_path / "whole" / "history.csv").read_bytes()
+
+
+def test_where_a_run_is_computed_does_not_make_it_another(task: fedexperts.Task, tmp_path: Path) -> None:
+    settings = settings_for("fedavg", task.settings.model_dump() | QUICK)
+    whole = run_or_resume(settings, tmp_path / "whole", task)
+    elsewhere = settings.model_copy(update={"executor": "loop", "checkpoint_every": 1, "data_dir": tmp_path})
+    before = (tmp_path / "whole" / "history.csv").stat().st_mtime_ns
+    assert run_or_resume(elsewhere, tmp_path / "whole", task).rows == whole.rows
+    assert (tmp_path / "whole" / "history.csv").stat().st_mtime_ns == before
+
+    class Stop(Observer):
+        def ended(self, round_number: int, losses: object) -> None:
+            if round_number == 2:
+                raise KeyboardInterrupt
+
+    often = settings.model_copy(update={"checkpoint_every": 1})
+    with pytest.raises(KeyboardInterrupt):
+        run_or_resume(often, tmp_path / "run", task, [Stop()])
+    continued = run_or_resume(elsewhere, tmp_path / "run", task)
+    assert [row["round"] for row in continued.rows] == [row["round"] for row in whole.rows]
+    assert 'executor = "loop"' in (tmp_path / "run" / "settings.toml").read_text()
+    with pytest.raises(SavedStateError, match=r"other settings \(rounds\)"):
+        run_or_resume(settings.model_copy(update={"rounds": 4}), tmp_path / "run", task)
+
+
+def test_a_diverged_run_is_not_trained_again(task: fedexperts.Task, tmp_path: Path) -> None:
+    settings = settings_for("standalone", task.settings.model_dump() | QUICK | {"lr": 1e8})
+    with pytest.raises(DivergedError, match="the loss of client") as first:
+        run_or_resume(settings, tmp_path / "run", task)
+    before = (tmp_path / "run" / "labels.csv").stat().st_mtime_ns
+    with pytest.raises(DivergedError) as second:
+        run_or_resume(settings, tmp_path / "run", task)
+    assert str(first.value) == str(second.value)
+    assert (tmp_path / "run" / "labels.csv").stat().st_mtime_ns == before
 
 
 def test_an_existing_folder_is_not_written_over(task: fedexperts.Task, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
@@ -17,7 +19,7 @@ from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.engine import Observer, Simulation, scaled
 from fedexperts.engine.executors import QUERY_BATCH, numerics
 from fedexperts.engine.store import MANIFEST
-from fedexperts.errors import DataError, SavedStateError, SettingsError, suggestion
+from fedexperts.errors import DataError, DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.files import write_atomically
 from fedexperts.measure import (
     HISTORY,
@@ -34,6 +36,9 @@ from fedexperts.measure import (
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
 from fedexperts.task import Task
+
+DIVERGED = "diverged.txt"
+"""Says in a run's folder that its loss stopped being a number, and when: that is its result."""
 
 
 @dataclass(frozen=True)
@@ -208,18 +213,34 @@ def _saved_settings(folder: Path, data_dir: Path | None) -> Settings:
 def run_or_resume(
     settings: Settings, folder: Path, task: Task | None = None, observers: Sequence[Observer] = ()
 ) -> Record:
-    """The run in the folder: read if it is finished, continued if it was interrupted, started if it is not there."""
-    if (folder / SETTINGS).exists():
-        found = Settings.saved(folder / SETTINGS)
-        if found != settings:
-            differing = sorted(n for n in Settings.model_fields if getattr(found, n) != getattr(settings, n))
-            raise SavedStateError(
-                f"{folder} holds a run with other settings ({', '.join(differing)}); choose another --out"
-            )
-        if (folder / SUMMARY).exists():
-            return Record.load(folder)
-        return resume(folder, observers, task=task).record
-    return execute(settings, task, folder, observers).record
+    """The run in the folder: read if it is finished, continued if it was interrupted, started if it is not there.
+
+    A run that diverges is finished too: the same error comes again without training.
+    """
+    if (record := finished(settings, folder)) is not None:
+        return record
+    try:
+        if (folder / SETTINGS).exists():
+            write_atomically(folder / SETTINGS, settings.to_toml())  # it may go on in another place
+            return resume(folder, observers, task=task).record
+        return execute(settings, task, folder, observers).record
+    except DivergedError as error:
+        write_atomically(folder / DIVERGED, str(error))
+        raise
+
+
+def finished(settings: Settings, folder: Path) -> Record | None:
+    """The finished run in the folder, if there is one; where and how it was computed may differ from the settings."""
+    if not (folder / SETTINGS).exists():
+        return None
+    found, asked = Settings.saved(folder / SETTINGS).defining(), settings.defining()
+    if differing := sorted(name for name in asked if found[name] != asked[name]):
+        raise SavedStateError(
+            f"{folder} holds a run with other settings ({', '.join(differing)}); choose another --out"
+        )
+    if (folder / DIVERGED).exists():
+        raise DivergedError((folder / DIVERGED).read_text(encoding="utf-8"))
+    return Record.load(folder) if (folder / SUMMARY).exists() else None
 
 
 def _assemble(
@@ -266,10 +287,28 @@ def environment(device: torch.device) -> dict[str, str]:
         ours = "a source tree that is not installed"
     return {
         "fedexperts": ours,
+        **_commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": f"{device.type} ({name})",
     }
+
+
+@cache
+def _commit() -> dict[str, str]:
+    """The commit of our own source tree, with "-dirty" if it was changed since; nothing where there is none."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # else the tree around us is somebody else's
+        return {"commit": git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
 
 
 def _processor() -> str:

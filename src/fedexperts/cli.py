@@ -1,6 +1,7 @@
 """The command line. Every option is a field of the settings; a method's own options are taken by name too."""
 
 import inspect
+import shlex
 import sys
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -166,6 +167,67 @@ def compare(
     page = write_page(records, folder / "report.html")
     console.print(comparison_table(records))
     console.print(f"runs: {folder}\npage: {page}")
+
+
+@app.command()
+@takes(EngineSettings)
+def reproduce(
+    recipe: Annotated[
+        str | None, typer.Argument(help="a recipe, or a .toml file of your own", show_default=False)
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="only these methods, with commas")] = None,
+    case: Annotated[str, typer.Option(help="only cases with this in their name")] = "",
+    seeds: Annotated[str | None, typer.Option(help="these seeds, with commas, instead of the recipe's")] = None,
+    scale: Annotated[float, typer.Option(help="so much of the rounds and samples, to try it; 0.02 is a fiftieth")] = 1,
+    rounds: Annotated[int | None, typer.Option(help="rounds of every run, instead of the recipe's")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="folder with the data files (else $FEDEXPERTS_DATA)")] = None,
+    download: Annotated[bool | None, typer.Option(help="fetch missing sets from Hugging Face (extra 'hub')")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder of runs and results (default: one per paper, in runs/)")
+    ] = None,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models/--drop-models", help="a table needs no final models; t-SNE and gates do")
+    ] = True,
+    *,
+    values: dict[str, Any],
+) -> None:
+    """Make a paper's table or figure again and print it beside what was published. Without a name: list all.
+
+    Called again it skips what is finished and continues what was interrupted. A run that diverged is finished.
+    Example: fedexperts reproduce fedmoe/table3 --scale 0.02 --data-dir DIR
+    """
+    from fedexperts import recipes
+    from fedexperts.report.progress import ProgressDisplay
+
+    if recipe is None:
+        _list_recipes()
+        return
+    found = recipes.read(recipe)
+    reduction = recipes.Reduction.check({"scale": scale, "rounds": rounds})
+    choice = recipes.Choice.check({"only": only, "case": case, "seeds": seeds})
+    folder = out or RUNS / "reproduce" / (found.name.partition("/")[0] + reduction.suffix)
+    places = {"data_dir": data_dir, "download": download}
+    values |= {name: value for name, value in places.items() if value is not None}
+    cells = recipes.plan(found, folder, choice, reduction, values)
+    with _continues("the same command") as stops, ProgressDisplay(console) as progress:
+        outcomes = recipes.reproduce(cells, progress, [stops], keep_models)
+    results = folder / found.name.rpartition("/")[2]
+    recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
+    recipes.illustrate(found, outcomes, reduction, results)
+    console.print(recipes.results_table(found, outcomes, reduction))
+    console.print(f"runs: {folder / recipes.RUNS}\nresults.csv, results.md and a page per case: {results}")
+
+
+def _list_recipes() -> None:
+    from rich.table import Table
+
+    from fedexperts import recipes
+
+    table = Table("recipe", "what", "runs", box=None)
+    for name in recipes.shipped():
+        found = recipes.read(name)
+        table.add_row(name, found.title, str(found.runs))
+    console.print(table)
 
 
 @app.command()

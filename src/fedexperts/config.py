@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveInt,
     ValidationError,
     field_validator,
@@ -30,6 +31,7 @@ def _in_turn(value: Any) -> Any:
 NamesInTurn = Annotated[tuple[str, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 NumbersInTurn = Annotated[tuple[PositiveInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 """Settings that go to the clients in turn: client k gets number k modulo their count."""
+Seeds = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 
 DriftName = Literal["none", "sudden", "gradual"]
 PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
@@ -54,6 +56,8 @@ def _explain(line: Any, model: type[BaseModel]) -> str:
     if line["type"] == "extra_forbidden":
         name = str(line["loc"][-1])
         return f"unknown setting '{name}'{suggestion(name, model.model_fields)}"
+    if line["type"] == "missing":
+        return f"setting '{path}' is missing"
     if not path:
         return str(line["msg"]).removeprefix("Value error, ")
     return f"setting '{path}' cannot be {line['input']!r}: {str(line['msg']).removeprefix('Value error, ')}"
@@ -65,6 +69,9 @@ class TaskSettings(Frozen):
     data: str = Field("digits", description="data set, see `fedexperts data`")
     data_dir: Path | None = Field(None, description="folder with the data files (else $FEDEXPERTS_DATA)")
     download: bool = Field(False, description="fetch the set from Hugging Face if the folder lacks it (extra 'hub')")
+    samples: int | None = Field(
+        None, ge=1, description="use only so many samples of the set, its classes as frequent as in all (default: all)"
+    )
     clients: int = Field(10, ge=1, description="number of clients N")
     partition: PartitionName = Field("pathological", description="how the set is split over the clients")
     classes_per_client: int = Field(2, ge=1, description="pathological: classes that a client has")

@@ -44,14 +44,16 @@ class Task:
     later: tuple[tuple[ClientData, ...], ...] = ()  # under drift: the phases that follow, with data of the same sizes
 
     @classmethod
-    def of(cls, settings: TaskSettings | None = None, **values: Any) -> "Task":
-        """Load and split, from settings or from their fields by name."""
+    def of(cls, settings: TaskSettings | None = None, dataset: Dataset | None = None, **values: Any) -> "Task":
+        """Load and split, from settings or from their fields by name; `dataset` is the whole set, if it is at hand."""
         settings = settings or TaskSettings.check(values)
         for name in (*settings.model, *filter(None, [settings.common_model])):
             check_model(name)
-        dataset = load(settings.data, settings.data_dir, settings.download)
+        dataset = dataset or load(settings.data, settings.data_dir, settings.download)
         if dataset.kind == "text":
             raise DataError(f"'{settings.data}' is text, and there is no model for text yet; use an image set")
+        if settings.samples is not None:
+            dataset = dataset.drawn(settings.samples, settings.seed)
         if settings.drift == "none":
             return cls(settings, dataset, tuple(_split_up(dataset, settings)))
         # A client's phases are so many clients of one partition, one after another.

@@ -109,3 +109,21 @@ def test_a_set_of_ones_own_is_checked():
         Dataset("own", images, labels, ("no",))
     with pytest.raises(DataError, match="'own' has 4 samples but 3 labels"):
         Dataset("own", images, labels[:3], ("no", "yes"))
+
+
+def test_some_samples_are_drawn_with_the_classes_of_all():
+    whole = load("digits")
+    some = whole.drawn(300, seed=4)
+    have, kept = (np.bincount(part.labels, minlength=10) for part in (whole, some))
+    assert len(some) == 300
+    assert np.all(np.abs(kept - have * 300 / len(whole)) < 1)
+    everything = {(image.tobytes(), label) for image, label in zip(whole.inputs, whole.labels, strict=True)}
+    assert {(image.tobytes(), label) for image, label in zip(some.inputs, some.labels, strict=True)} <= everything
+    assert np.array_equal(some.inputs, whole.drawn(300, seed=4).inputs)
+    assert not np.array_equal(some.inputs, whole.drawn(300, seed=5).inputs)
+    assert "300 of its 1,797 samples" in some.note
+
+
+def test_more_samples_than_there_are():
+    with pytest.raises(DataError, match=r"samples is 1,798, but data set 'digits' has 1,797"):
+        load("digits").drawn(1798, seed=0)

@@ -67,6 +67,31 @@ def test_a_continued_run_begins_where_it_is(task, tmp_path):
     assert f"1/{ROUNDS}" in shown(console)[-1]
 
 
+def test_of_many_runs_the_present_one_has_a_bar_below_that_for_all(task, tmp_path):
+    console = terminal()
+    with ProgressDisplay(console) as display:
+        display.many(done=3, total=5)
+        display.expect("first case")
+        simulation(task, "fedavg", tmp_path, display).run()
+        display.finished("first case: done")
+        display.expect("second case")
+        display.started(simulation(task, "standalone", tmp_path / "other"))
+    assert "first case: done" in shown(console)
+    everything, present = shown(console)[-2:]
+    assert everything.startswith("all runs")
+    assert "4/5" in everything
+    assert present.startswith("second case")
+
+
+def test_lines_of_many_runs_are_printed_without_a_terminal_too(task, tmp_path):
+    console = Console(file=StringIO(), width=20)
+    with ProgressDisplay(console) as display:
+        display.many(done=0, total=1)
+        simulation(task, "fedavg", tmp_path, display).run()
+        display.finished("a line that is longer than the terminal")
+    assert console.file.getvalue() == "a line that is longer than the terminal\n"
+
+
 class LastRound(Observer):
     """Writes down what the display should show."""
 

@@ -1,16 +1,18 @@
 """Data sets by name, from whatever form of them the user has."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
 from fedexperts.data import hub, plain, publisher
+from fedexperts.data.counts import apportion, deal
 from fedexperts.data.parts import Array, Found, Indices, check_labels, checked
 from fedexperts.data.registry import SetInfo, find, known
 from fedexperts.errors import DataError
+from fedexperts.randomness import stream
 
 FOLDER_VARIABLE = "FEDEXPERTS_DATA"
 
@@ -47,6 +49,18 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def drawn(self, samples: int, seed: int) -> Self:
+        """So many of its samples, drawn from the seed's stream, with the classes as frequent as in the whole set."""
+        if samples > len(self):
+            raise DataError(f"samples is {samples:,}, but data set '{self.name}' has {len(self):,}; use fewer or all")
+        rng = stream(seed, "samples")
+        have = np.bincount(self.labels, minlength=self.classes)
+        [places] = deal(self.labels, apportion(np.array([samples]), have[None], rng), rng)
+        notes = [self.note, f"{samples:,} of its {len(self):,} samples"]
+        return replace(
+            self, inputs=self.inputs[places], labels=self.labels[places], note="; ".join(note for note in notes if note)
+        )
 
 
 def load(name: str, data_dir: Path | str | None = None, download: bool = False) -> Dataset:

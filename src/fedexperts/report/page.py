@@ -88,7 +88,7 @@ def _facts(settings: Sequence[Settings]) -> dict[str, str]:
 
 def _describe(settings: Settings) -> dict[str, str]:
     return {
-        "data": settings.data,
+        "data": settings.data + (f", {settings.samples:,} samples" if settings.samples else ""),
         "partition": _partition(settings),
         "clients": str(settings.clients),
         "models": ", ".join(settings.model),

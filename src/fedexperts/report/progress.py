@@ -9,6 +9,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -21,6 +22,7 @@ class ProgressDisplay(Observer):
     """A bar per run, one below the other; give the same object to each run within one `with`.
 
     `with ProgressDisplay() as display: run("fedavg", observers=[display])`. Silent without a terminal.
+    Of many runs (`many`) only the present one has a bar, below one for all; each ends as a line, terminal or not.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -30,15 +32,18 @@ class ProgressDisplay(Observer):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}", markup=False),
-            TextColumn("test {task.fields[accuracy]}", markup=False),
+            TextColumn("{task.fields[loss]}", markup=False),
+            TextColumn("{task.fields[accuracy]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
             refresh_per_second=4,
+            speed_estimate_period=3600,  # a run of many may take minutes
             expand=True,
             disable=not console.is_terminal,
         )
+        self._name = ""
+        self._all: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -49,19 +54,34 @@ class ProgressDisplay(Observer):
     ) -> None:
         self._progress.stop()
 
+    def many(self, done: int, total: int) -> None:
+        """The runs from here on are some of many, of which so many are done."""
+        self._all = self._progress.add_task("all runs", completed=done, total=total, loss="", accuracy="")
+
+    def expect(self, name: str) -> None:
+        """What the next run is called, if its method's name would not do."""
+        self._name = name
+
+    def finished(self, line: str) -> None:
+        """A run of many is over: its bar gives way to a line."""
+        assert self._all is not None
+        self._progress.remove_task(self._task)
+        self._progress.advance(self._all)
+        self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def started(self, simulation: Simulation) -> None:
         self._task = self._progress.add_task(
-            simulation.method.title or simulation.method.name,
+            self._name or simulation.method.title or simulation.method.name,
             completed=simulation.round,
             total=simulation.settings.rounds,
-            loss="–",
-            accuracy="–",
+            loss="loss –",
+            accuracy="test –",
         )
 
     def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
         accuracy = sum(result.test_correct / result.test_samples for result in results) / len(results)
-        self._progress.update(self._task, accuracy=f"{100 * accuracy:.2f} %")
+        self._progress.update(self._task, accuracy=f"test {100 * accuracy:.2f} %")
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         loss = sum(losses.values()) / len(losses)
-        self._progress.update(self._task, completed=round_number, loss=f"{loss:.4f}")
+        self._progress.update(self._task, completed=round_number, loss=f"loss {loss:.4f}")

@@ -1,0 +1,113 @@
+"""The recipes that come with the package, and how they are made smaller."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedexperts.config import Settings, TaskSettings
+from fedexperts.data import known, partition
+from fedexperts.methods import registry
+from fedexperts.recipes import FAILED, Cell, Choice, Reduction, plan, read, shipped
+from fedexperts.recipes.plan import least_samples
+
+BEING_WRITTEN = {"lg-fedavg", "fd", "fedproto", "fml", "fedkd", "fedapen"}
+
+
+@cache
+def cells(name: str, scale: float = 1.0) -> list[Cell]:
+    """Of the methods that there are."""
+    recipe = read(name)
+    there = tuple(method for method in recipe.methods if method in registry())
+    return plan(recipe, Path("out"), Choice(only=there), Reduction(scale=scale))
+
+
+def labels(data: str, samples: int | None) -> np.ndarray:
+    info = known()[data]
+    return np.arange(samples or info.samples) % info.classes
+
+
+def test_the_papers_tables_and_figures_are_there() -> None:
+    figures = [
+        *(f"figure{n}" for n in (4, 5, 6, 7)),
+        "figure8-left",
+        "figure8-right",
+        "figure9",
+        "figure10",
+        "figure11",
+    ]
+    assert list(shipped()) == [f"fedmoe/{name}" for name in (*figures, "table2", "table3")]
+    assert read("fedmoe/table3").runs == 48
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_is_sound(name: str) -> None:
+    recipe = read(name)
+    assert set(recipe.methods) - set(registry()) <= BEING_WRITTEN
+    assert cells(name)  # every setting and option is known
+    for case in recipe.cases:
+        assert all(value == FAILED or 0 < float(value) < 100 for value in case.published.values())
+        assert (case.x is not None) == (recipe.shows == "sweep") == bool(recipe.axis)
+        assert (case.target is not None) == (recipe.shows == "cost")
+    if recipe.shows == "table":
+        assert all(case.published.keys() == recipe.methods.keys() for case in recipe.cases)
+
+
+@pytest.mark.parametrize("scale", [0.02, 1.0])
+@pytest.mark.parametrize("name", shipped())
+def test_every_client_of_a_shipped_recipe_can_be(name: str, scale: float) -> None:
+    for task in {cell.settings.part(TaskSettings) for cell in cells(name, scale)}:
+        owned = partition(labels(task.data, task.samples), known()[task.data].classes, task)
+        assert min(map(len, owned)) >= 10
+
+
+def test_cases_of_one_name_are_one_task_in_all_recipes_of_a_paper() -> None:
+    found: dict[Path, Settings] = {}
+    for name in shipped():
+        for cell in cells(name):
+            assert found.setdefault(cell.folder, cell.settings) == cell.settings, f"{name}: {cell.name}"
+
+
+def test_published_figures_agree_with_the_papers_own_differences() -> None:
+    """Its line "FedMoE-Best B." is FedMoE above the best baseline."""
+    best = {"table2": [0.33, 1.74, 0.55, 0.51, 0.97, 1.53], "table3": [0.05, 2.80, 0.36, 0.59, 0.58, 1.11]}
+    for name, printed in best.items():
+        for case, difference in zip(read(f"fedmoe/{name}").cases, printed, strict=True):
+            numbers = {method: value for method, value in case.published.items() if isinstance(value, float)}
+            own = numbers.pop("fedmoe")
+            assert own - max(numbers.values()) == pytest.approx(difference, abs=0.005), case.name
+
+
+def test_a_reduction_takes_its_part_of_rounds_and_samples() -> None:
+    full = Settings.check({"data": "cifar10", "clients": 10, "rounds": 500, "evaluate_every": 10})
+    fifth = Reduction(scale=0.2).of(full)
+    assert (fifth.rounds, fifth.samples, fifth.evaluate_every) == (100, 12_000, 10)
+    tiny = Reduction(scale=0.001).of(full)
+    assert (tiny.rounds, tiny.samples, tiny.evaluate_every) == (2, 600, 1)
+    assert Reduction().of(full) == full
+    short = Reduction(rounds=30).of(full)
+    assert (short.rounds, short.samples, short.evaluate_every) == (30, None, 10)
+    fixed = Settings.check({"data": "cifar10", "clients": 100, "rounds": 500, "samples_per_client": 500})
+    assert Reduction(scale=0.2).of(fixed).samples_per_client == 100
+    assert Reduction(scale=0.001).of(fixed).samples_per_client == 60
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    clients=st.integers(1, 100),
+    classes=st.integers(1, 10),
+    alpha=st.floats(0.1, 10),
+    kind=st.sampled_from(["pathological", "dirichlet"]),
+    seed=st.integers(0, 100),
+)
+def test_the_least_number_of_samples_is_enough(clients: int, classes: int, alpha: float, kind: str, seed: int) -> None:
+    task = Settings.check(
+        {"data": "cifar10", "clients": clients, "classes_per_client": classes, "alpha": alpha, "partition": kind}
+        | {"balanced": False, "seed": seed}
+    )
+    samples = clients * least_samples(task)
+    assume(samples <= 60_000)
+    assert len(partition(labels("cifar10", samples), 10, task)) == clients

@@ -1,0 +1,214 @@
+"""`fedexperts reproduce` as people use it, with a small recipe of their own."""
+
+import csv
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., tuple[int, str, str]]
+
+MINE = """
+title = "Digits"
+source = "Nobody 2024, Table 1"
+claims = ["FedMoE is best."]
+methods = ["standalone", "fedmoe"]
+
+[settings]
+data = "digits"
+clients = 3
+rounds = 2
+device = "cpu"
+
+[[cases]]
+name = "Two classes"
+x = 2
+settings = { classes_per_client = 2 }
+published = { standalone = 90, fedmoe = 95.5 }
+
+[[cases]]
+name = "Three classes"
+settings = { classes_per_client = 3, gate_width = 8 }
+methods = ["fedmoe"]
+published = { fedmoe = "-" }
+"""
+
+
+@pytest.fixture(autouse=True)
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("mine.toml").write_text(MINE)
+
+
+def rows(out: str = "out") -> list[dict[str, str]]:
+    with open(f"{out}/mine/results.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def trained(out: str = "out") -> dict[str, int]:
+    """When each run last wrote a round."""
+    return {str(path.parent): path.stat().st_mtime_ns for path in Path(out).glob("runs/*/*/history.csv")}
+
+
+def line(text: str, start: str) -> list[str]:
+    """The words of the first line that starts so, spaces aside."""
+    return next(row.split() for row in text.splitlines() if row.strip().startswith(start))
+
+
+def test_measured_stands_beside_published_and_a_second_call_trains_nothing(cli: Cli) -> None:
+    code, out, _ = cli("reproduce", "mine.toml", "--out", "out")
+    assert code == 0
+    assert "Two classes · FedMoE · seed 0: last" in out  # a line per run, without a terminal
+    table = out[out.index("mine: Digits") :]
+    standalone, fedmoe, _ = rows()
+    assert [row["published"] for row in rows()] == ["90.0", "95.5", "-"]
+    peak, selected = float(fedmoe["peak"]), float(fedmoe["selected"])
+    gain = f"{selected - float(standalone['selected']):+.2f}"
+    differences = [f"{peak - 95.5:+.2f}", f"{selected - 95.5:+.2f}"]
+    figures = [f"{float(fedmoe[kind]):.2f}" for kind in ("last", "selected", "peak")]
+    assert line(table, "FedMoE") == ["FedMoE", *figures, "95.50", *differences, gain]
+    assert line(table, "Standalone")[-1] == "–"
+    assert "failed" in table
+    assert "which prints the peak" in " ".join(table.split())
+    assert "The paper says: FedMoE is best." in table
+    assert "NOT AS PUBLISHED" not in table
+    assert int(fedmoe["up_bytes"]) > int(standalone["up_bytes"]) == 0
+    text = Path("out/mine/results.md").read_text()
+    assert f"| Two classes | FedMoE | {' | '.join([*figures, '95.50', *differences, gain])} |" in text
+    assert "fedexperts reproduce mine.toml --out out" in text
+    assert "device: cpu" in text
+    assert "FedMoE" in Path("out/mine/two-classes.html").read_text()
+
+    before = trained()
+    assert len(before) == 3
+    code, out, _ = cli("reproduce", "mine.toml", "--out", "out", "--executor", "loop")
+    assert code == 0
+    assert "seed 0: last" not in out
+    assert out == table
+    assert trained() == before
+
+
+def test_only_some_are_run_and_those_that_are_there_are_shown(cli: Cli) -> None:
+    assert cli("reproduce", "mine.toml", "--only", "standalone", "--out", "out")[0] == 0
+    assert [(row["case"], row["method"]) for row in rows()] == [("Two classes", "standalone")]
+    code, out, _ = cli("reproduce", "mine.toml", "--case", "two", "--seeds", "0,1", "--out", "out")
+    assert code == 0
+    assert [(row["method"], row["seed"]) for row in rows()] == [
+        ("standalone", "0"), ("fedmoe", "0"), ("standalone", "1"), ("fedmoe", "1"),
+    ]  # fmt: skip
+    assert "4 runs; the recipe has 3" in out
+    assert "±" in out
+    code, out, _ = cli("reproduce", "mine.toml", "--only", "standalone", "--out", "out")
+    assert [row["method"] for row in rows()] == ["standalone", "fedmoe"]  # with seed 0
+
+
+def test_a_smaller_run_says_so_everywhere(cli: Cli) -> None:
+    code, out, _ = cli("reproduce", "mine.toml", "--scale", 0.5, "--rounds", 3, "--only", "fedmoe", "--case", "two")
+    assert code == 0
+    says = "NOT AS PUBLISHED: scale 0.5 of the rounds and, as far as the clients allow, samples; 3 rounds"
+    folder = Path("runs/reproduce/mine-scale-0.5-rounds-3")  # beside the runs of full size
+    [row] = rows(str(folder))
+    assert (row["rounds"], row["samples"], row["not_as_published"]) == ("3", "898", says)
+    for text in (out, (folder / "mine/results.md").read_text(), (folder / "mine/two-classes.html").read_text()):
+        assert says in " ".join(text.split())
+    assert "898 of its 1,797 samples" in out
+    saved = (folder / "runs/two-classes/fedmoe-seed0/settings.toml").read_text()
+    assert "samples = 898" in saved
+
+
+def test_divergence_is_a_result(cli: Cli) -> None:
+    Path("mine.toml").write_text(MINE.replace('["standalone", "fedmoe"]', "{ standalone = { lr = 1e6 }, fedmoe = {} }"))
+    code, out, _ = cli("reproduce", "mine.toml", "--out", "out")
+    assert code == 0
+    assert line(out[out.index("mine: Digits") :], "Standalone") == ["Standalone", *["diverged"] * 3, "90.00", *"–––"]
+    assert "the loss of client" in out
+    assert [row["last"] == "diverged" for row in rows()] == [True, False, False]
+    assert "diverged (the loss of client" in Path("out/mine/two-classes.html").read_text()
+    before = trained()
+    code, again, _ = cli("reproduce", "mine.toml", "--out", "out")
+    assert code == 0
+    assert "diverged" in again
+    assert trained() == before
+
+
+def test_without_published_figures_there_is_nothing_to_compare_with(cli: Cli) -> None:
+    lines = [line for line in MINE.splitlines() if not line.startswith("published")]
+    Path("mine.toml").write_text("\n".join(lines))
+    code, out, _ = cli("reproduce", "mine.toml", "--only", "standalone", "--out", "out")
+    assert code == 0
+    assert "publ" not in out
+    assert len(line(out[out.index("mine: Digits") :], "Standalone")) == len(
+        ["Standalone", "last", "selected", "peak", "gain"]
+    )
+
+
+def test_models_are_dropped_where_they_are_not_wanted(cli: Cli) -> None:
+    words = ("reproduce", "mine.toml", "--only", "standalone", "--out", "out", "--drop-models")
+    assert cli(*words)[0] == 0
+    assert not list(Path("out").rglob("state"))
+    assert cli(*words)[0] == 0
+
+
+def test_an_interrupted_table_goes_on(cli: Cli) -> None:
+    words = ("reproduce", "mine.toml", "--rounds", "12", "--checkpoint-every", "2", "--only", "fedmoe", "--out")
+    command = [sys.executable, "-m", "fedexperts.cli", *words, "out"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    run = Path("out/runs/two-classes/fedmoe-seed0")
+    while not (run / "state" / "checkpoint.json").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "the last checkpoint is kept. To continue: the same command" in err
+    assert not (run / "summary.json").exists()
+    header, first, *rest = (run / "history.csv").read_bytes().splitlines(keepends=True)
+    marked = first.replace(b"0.", b"9.", 1)  # what was done before stays as it is
+    (run / "history.csv").write_bytes(b"".join([header, marked, *rest]))
+    code, _, err = cli(*words, "out", "--case", "two")
+    assert code == 0, err
+    assert cli(*words, "whole", "--case", "two")[0] == 0
+    whole = Path("whole/runs/two-classes/fedmoe-seed0/history.csv").read_bytes().splitlines(keepends=True)
+    found = (run / "history.csv").read_bytes().splitlines(keepends=True)
+    assert found == [header, marked, *whole[2:]]
+    assert marked != first == whole[1]
+    assert len(whole) == 1 + 12 * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "says"),
+    [
+        (("rounds = 2", "roundz = 2"), (), "recipe mine.toml: unknown setting 'roundz' of standalone; did you mean"),
+        (('"standalone", ', '"standalone", "fedmo", '), (), "recipe mine.toml: unknown method 'fedmo'; did you mean"),
+        (("title", "titel"), (), "recipe mine.toml: setting 'title' is missing unknown setting 'titel'; did"),
+        (("x = 2", "y = 2"), (), "recipe mine.toml: case 'Two classes': unknown setting 'y'"),
+        (('fedmoe = "-"', 'fedmoe = "bad"'), (), "recipe mine.toml: case 'Three classes': setting 'published.fedmoe"),
+        (('fedmoe = "-"', 'fedavg = "-"'), (), "has a published figure of 'fedavg', which is none of its methods"),
+        (("Three", "two"), (), "two cases are called 'Two classes'"),
+        (("rounds = 2", "seed = 2"), (), "name all in 'seeds'"),
+        (("title", 'name = "x"\ntitle'), (), "a recipe is called as its file is"),
+        (("[settings]", "[settings"), (), "mine.toml is not a TOML file"),
+        (('"digits"', '"digitz"'), ("--scale", 0.5), "recipe mine.toml: "),
+        (('"digits"', '"digitz"'), (), "digitz"),
+        (("", ""), ("--only", "fedavg"), "recipe mine has no method 'fedavg'; it has standalone, fedmoe"),
+        (("", ""), ("--case", "four"), "no case of recipe mine has 'four' in its name; there are: Two classes; Three"),
+        (("", ""), ("--only", "standalone", "--case", "three"), "no case of recipe mine with 'three' in its name has"),
+        (("", ""), ("--scale", 0), "setting 'scale' cannot be 0"),
+        (("", ""), ("--scale", 2), "setting 'scale' cannot be 2"),
+        (("", ""), ("--seeds", "one"), "setting 'seeds.0' cannot be 'one'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_the_file_before_anything_runs(
+    cli: Cli, change: tuple[str, str], words: tuple[object, ...], says: str
+) -> None:
+    Path("mine.toml").write_text(MINE.replace(*change, 1) if change[0] else MINE)
+    code, _, err = cli("reproduce", "mine.toml", *words, "--out", "out")
+    assert code == 2
+    assert says in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not Path("out").exists()
