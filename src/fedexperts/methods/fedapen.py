@@ -14,7 +14,6 @@ from fedexperts.methods.mutual import Mutual, divergence
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 
-
 _WEIGHT = "ensemble.weight"
 
 

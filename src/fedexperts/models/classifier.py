@@ -9,13 +9,14 @@ from fedexperts.models.zoo import build
 
 
 class Classifier(nn.Module):
-    """`head(extractor(x))`, of any model in the zoo."""
+    """`head(extractor(x))`, of any model in the zoo; `features` is how many the extractor gives."""
 
     def __init__(self, name: str, shape: Shape, classes: int) -> None:
         super().__init__()
         parts = build(name, shape, classes)
         self.extractor = parts["extractor"]
         self.head = parts["head"]
+        self.features = cast(int, self.extractor.features)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.extractor(x)))
