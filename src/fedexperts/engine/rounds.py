@@ -119,7 +119,8 @@ class Simulation:
         self.round = now.number
         evaluating = self._due(self.settings.evaluate_every)
         answers = self._predict_held_out() if evaluating else []
-        self.batches.prepare(self.sample(self.round + 1), self.round + 1)  # while the device is busy
+        if self.round < self.settings.rounds:  # while the device is busy
+            self.batches.prepare(self.sample(self.round + 1), self.round + 1)
         losses = self._losses(done)
         results = self._scores(answers)
         for observer in self.observers:

@@ -32,11 +32,8 @@ class Ensemble(nn.Module):
 class FedAPEN(Mutual):
     """ŷ = λ·private(x) + (1−λ)·shared(x), on logits. A round has two stages:
 
-    - learning for adaptability: λ alone, CE of the ensemble, both models fixed;
+    - learning for adaptability: λ alone, CE of the ensemble, both models fixed, on data that the models never train on;
     - learning for ensemble: each model by CE + KL(p_other ‖ p_own) + CE of the ensemble, λ and the other model fixed.
-
-    The authors learn λ by ten epochs over a twentieth of the data that is kept from the models. A stage here has all
-    of a client's training data, so one epoch over it (twice as many samples) is the default.
     """
 
     name = "fedapen"
@@ -50,7 +47,8 @@ class FedAPEN(Mutual):
 
     class Options(Mutual.Options):
         ensemble_lr: float = Field(0.001, gt=0, description="learning rate of the ensemble's weight λ")
-        ensemble_epochs: int = Field(1, ge=1, description="epochs for λ at the start of a round")
+        ensemble_epochs: int = Field(10, ge=1, description="epochs for λ at the start of a round")
+        ensemble_share: float = Field(0.05, gt=0, lt=1, description="share of the client's data that only λ sees")
 
     options: Options
 
@@ -69,10 +67,10 @@ class FedAPEN(Mutual):
         return self._mixed(model, model.shared(x), model.private(x))
 
     def stages(self, now: Round) -> Sequence[Stage]:
-        rates = {"ensemble": self.options.ensemble_lr}
+        rates, cut = {"ensemble": self.options.ensemble_lr}, self.options.ensemble_share
         return [
-            Stage(("ensemble",), super().loss, self.options.ensemble_epochs, rates),
-            Stage(("shared", "private"), self.loss, self.train.epochs),
+            Stage(("ensemble",), super().loss, self.options.ensemble_epochs, rates, share=(0, cut)),
+            Stage(("shared", "private"), self.loss, self.train.epochs, share=(cut, 1)),
         ]
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
