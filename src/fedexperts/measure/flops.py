@@ -1,4 +1,4 @@
-"""FLOPs of local training, counted in real forward and backward passes by torch's own counter."""
+"""FLOPs of local training, counted in forward and backward passes by torch's own counter."""
 
 from collections.abc import Hashable, Mapping
 
@@ -12,9 +12,10 @@ from fedexperts.methods import Batch
 class FlopMeter(Observer):
     """FLOPs of each client in the present round.
 
-    One step of one client is counted for each shape, stage and batch width, once per run, on copies of a real
-    client's tensors and on real samples; a client's FLOPs are those times its steps. Products and convolutions count,
-    element-wise work does not.
+    One step of one client is counted for each shape, stage and batch width, once per run, in a pass through the
+    method's own loss with tensors of a real client's shapes but without values ("meta"): small clients have many
+    widths, and arithmetic would cost more than their training. A client's FLOPs are those times its steps. Products and
+    convolutions count, element-wise work does not.
     """
 
     def __init__(self) -> None:
@@ -43,9 +44,10 @@ class FlopMeter(Observer):
             index, program = lesson.order[0, 0], job.cohort.program
             program.train_only(lesson.stage.parts)
             moving = lesson.stage.moving(program.parameters)
-            tensors = {n: t.detach().clone().requires_grad_(n in moving) for n, t in job.cohort.of(0).items()}
-            batch = Batch(self._data.x(index), self._data.y(index))
+            tensors = {n: t.to("meta").requires_grad_(n in moving) for n, t in job.cohort.of(0).items()}
+            received = {n: t.to("meta") for n, t in job.received.by(0).items()}
+            batch = Batch(self._data.x(index).to("meta"), self._data.y(index).to("meta"))
             with FlopCounterMode(display=False) as counter, torch.enable_grad():
-                program.bind(lesson.stage.loss)(tensors, batch, job.received.by(0)).backward()
+                program.bind(lesson.stage.loss)(tensors, batch, received).backward()
             self._per_step[key] = counter.get_total_flops()
         return self._per_step[key]
