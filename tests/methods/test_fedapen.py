@@ -55,8 +55,10 @@ def test_the_weight_is_learned_first_and_alone_then_both_models() -> None:
 
 @pytest.mark.parametrize("bad", ["shared", "private"])
 def test_the_weight_goes_to_the_better_model(bad: str) -> None:
-    """Both models are trained for two rounds; then one forgets all, and only λ is learned."""
-    simulation = finished("fedapen", TASK, participation=1.0, rounds=2, executor="loop")
+    """Both models are trained for some rounds; then one forgets all, and only λ is learned."""
+    simulation = finished(
+        "fedapen", TASK, participation=1.0, rounds=8, epochs=3, lr=0.2, options={"ensemble_share": 0.5}
+    )
     [cohort, *_] = next(simulation.fleet.waves([0, 2, 4]))
     job = simulation._job(cohort, NOW)
     job.lessons = job.lessons[:1]

@@ -13,6 +13,9 @@ from fedexperts.methods.mutual import Mutual, divergence
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 
+FIRST_RANKS, SPARE, POWERS = 32, 8, 3
+"""Of the randomised decomposition: vectors to begin with, how many more than needed, power iterations."""
+
 
 class FedKD(Mutual):
     """L = L_task + (KL(p_other ‖ p_own) + MSE(H_mentor, W_h·H_mentee)) / (L_task_mentor + L_task_mentee), for each.
@@ -20,7 +23,7 @@ class FedKD(Mutual):
     So both listen to each other only as far as both are right. Each loss moves its own model only, W_h goes with the
     mentee; the authors' code lets the gradients cross. H are the features, task losses are a batch's means (the code).
 
-    Up travels the mentee's update, each matrix as U_r·Σ_r·V_r with the smallest r that keeps T of Σσ²; T rises with
+    Up travels the mentee's update, each matrix as U_r·(Σ_r·V_r) with the smallest r that keeps T of Σσ²; T rises with
     the rounds. The paper compresses the mean update on its way down too, which presumes that every client was there
     in the round before; clients are sampled here, so the mentee's weights go down whole.
     """
@@ -74,37 +77,44 @@ class FedKD(Mutual):
 
 
 def compress(update: State, energy: float) -> State:
-    """Each matrix as two factors of the smallest rank that keeps `energy` of its Σσ², if these are smaller.
-
-    A matrix that has no such factors, because it holds what is not a number any more, stays as it is.
-    """
-    matrices = {name: tensor.flatten(1) for name, tensor in update.items() if tensor.dim() > 1}
-    axes, ranks = {}, {}
-    for name, matrix in matrices.items():
-        # The eigenvectors of the smaller Gram matrix are one side's singular vectors, for a fraction of the work; in
-        # float64, since LAPACK's float32 solver can end in NaN where, as in an update, most eigenvalues are next to 0.
-        thin = matrix.double() if _wide(matrix) else matrix.double().T
-        try:
-            squares, vectors = torch.linalg.eigh(thin @ thin.T)
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            continue
-        kept = squares.flip(0).cumsum(0)
-        ranks[name] = (~(kept >= energy * kept[-1])).sum() + 1  # NaN is never enough
-        axes[name] = vectors.flip(1).to(matrix.dtype)
+    """Each matrix as two factors that keep `energy` of its Σσ², if they are smaller than the matrix."""
     message = dict(update)
-    known = torch.stack(list(ranks.values())).tolist() if ranks else []  # the device is waited for once
-    for name, rank in zip(ranks, known, strict=True):
-        matrix = matrices[name]
-        if rank * sum(matrix.shape) < matrix.numel():
-            first = axes[name][:, :rank]
-            left, right = (first, first.T @ matrix) if _wide(matrix) else (matrix @ first, first.T)
+    for name, tensor in update.items():
+        if tensor.dim() > 1 and (found := factors(tensor.flatten(1), energy)) is not None:
             del message[name]
-            message |= {f"{name}/left": left, f"{name}/right": right}
+            message |= {f"{name}/left": found[0], f"{name}/right": found[1]}
     return message
 
 
-def _wide(matrix: Tensor) -> bool:
-    return matrix.shape[0] <= matrix.shape[1]
+def factors(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor] | None:
+    """Two factors of the lowest rank that keeps `energy` of Σσ²; none if they would not be smaller than the matrix.
+
+    A randomised decomposition (Halko et al. 2011): the leading singular vectors are found in the span of a few products
+    with random vectors, of twice as many until they hold enough. An update has few that matter, and products are quick
+    where a whole decomposition is not. What is kept is measured, not estimated; the rank may be one or two too high.
+    """
+    exact = matrix.double()
+    most = (matrix.numel() - 1) // sum(matrix.shape)
+    wanted = energy * exact.square().sum()
+    size = min(FIRST_RANKS, most)
+    while size:
+        sketch = torch.randn(exact.shape[1], size, dtype=exact.dtype, generator=torch.Generator().manual_seed(0))
+        basis = exact @ sketch.to(exact.device)
+        for _ in range(POWERS):
+            basis = exact @ (exact.T @ torch.linalg.qr(basis).Q)
+        basis = torch.linalg.qr(basis).Q
+        within = basis.T @ exact
+        try:
+            squares, vectors = torch.linalg.eigh(within @ within.T)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return None  # the update holds what is not a number any more
+        kept = squares.flip(0).cumsum(0)
+        rank = int((~(kept >= wanted)).sum()) + 1  # NaN is never enough
+        if rank <= size - SPARE or rank <= size == most:
+            first = vectors.flip(1)[:, :rank]
+            return (basis @ first).to(matrix.dtype), (first.T @ within).to(matrix.dtype)
+        size = min(2 * size, most) if size < most else 0
+    return None
 
 
 def rebuild(message: Mapping[str, Tensor], like: State) -> State:

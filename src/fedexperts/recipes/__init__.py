@@ -3,9 +3,9 @@
 from fedexperts.recipes.plan import RUNS, Cell, Choice, Reduction, plan
 from fedexperts.recipes.recipe import FAILED, Case, Recipe, read, shipped
 from fedexperts.recipes.reproduce import Outcome, reproduce
-from fedexperts.recipes.results import illustrate, results_table, write_results
+from fedexperts.recipes.results import results_table, write_results
 
 __all__ = [
     "FAILED", "RUNS", "Case", "Cell", "Choice", "Outcome", "Recipe", "Reduction",
-    "illustrate", "plan", "read", "reproduce", "results_table", "shipped", "write_results",
+    "plan", "read", "reproduce", "results_table", "shipped", "write_results",
 ]  # fmt: skip

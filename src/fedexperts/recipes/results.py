@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -17,7 +17,6 @@ from fedexperts.methods.standalone import Standalone
 from fedexperts.recipes.plan import Reduction
 from fedexperts.recipes.recipe import CLAIMED, FAILED, Case, Recipe
 from fedexperts.recipes.reproduce import Outcome
-from fedexperts.report.page import write_page
 from fedexperts.report.table import notes
 
 NOTHING = "–"
@@ -85,7 +84,7 @@ def results_table(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduct
     for header in headers(recipe):
         style = "bold" if header == recipe.published_as else ""
         table.add_column(header, justify="right" if header else "left", style=style, overflow="fold")
-    for case, lines in _by_case(outcomes):
+    for case, lines in by_case(outcomes):
         table.add_row(Text(case.name, style="bold"))
         for line in lines:
             title, *cells = line.cells(recipe)
@@ -124,17 +123,8 @@ def write_results(
     write_atomically(folder / "results.md", "\n".join(_markdown(recipe, outcomes, reduction, command)) + "\n")
 
 
-def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction, folder: Path) -> None:
-    """A page per case. This is where the analysis that `recipe.shows` names is drawn from the runs' folders."""
-    for case, lines in _by_case(outcomes):
-        lost = [str(outcome) for line in lines for outcome in line.outcomes if outcome.record is None]
-        said = [*filter(None, [str(reduction)]), *lost]
-        records = [replace(record, notes=[*said, *record.notes]) for line in lines for record in line.records]
-        if records:
-            write_page(records, folder / f"{case.folder}.html")
-
-
-def _by_case(outcomes: Sequence[Outcome]) -> Iterator[tuple[Case, list[Line]]]:
+def by_case(outcomes: Sequence[Outcome]) -> Iterator[tuple[Case, list[Line]]]:
+    """The outcomes case by case, and in each method by method."""
     cases = {outcome.cell.case.name: outcome.cell.case for outcome in outcomes}
     for name, case in cases.items():
         own = [outcome for outcome in outcomes if outcome.cell.case.name == name]
@@ -177,7 +167,7 @@ def _markdown(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction,
     first, *others = [header.replace("\n", " ") for header in headers(recipe)]
     yield f"| case | {first or 'method'} | {' | '.join(others)} |"
     yield "|---|---|" + "--:|" * len(others)
-    for case, lines in _by_case(outcomes):
+    for case, lines in by_case(outcomes):
         for line in lines:
             yield f"| {case.name} | {' | '.join(line.cells(recipe))} |"
     yield ""
