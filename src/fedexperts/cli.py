@@ -197,6 +197,7 @@ def reproduce(
     Example: fedexperts reproduce fedmoe/table3 --scale 0.02 --data-dir DIR
     """
     from fedexperts import recipes
+    from fedexperts.recipes.illustrate import illustrate
     from fedexperts.report.progress import ProgressDisplay
 
     if recipe is None:
@@ -213,8 +214,9 @@ def reproduce(
         outcomes = recipes.reproduce(cells, progress, [stops], keep_models)
     results = folder / found.name.rpartition("/")[2]
     recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
-    recipes.illustrate(found, outcomes, reduction, results)
     console.print(recipes.results_table(found, outcomes, reduction))
+    for finding in illustrate(found, outcomes, reduction, results):
+        console.print(finding)
     console.print(f"runs: {folder / recipes.RUNS}\nresults.csv, results.md and a page per case: {results}")
 
 

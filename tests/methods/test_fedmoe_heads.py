@@ -1,15 +1,34 @@
 """What makes FedMoE-Heads itself."""
 
-import torch
-from support import assert_same_bits, finished, make_task
-from torch.nn import functional as F
+from collections.abc import Sequence
 
-from fedexperts.methods import Batch, Model
+import torch
+from support import assert_same_bits, finished, make_simulation, make_task
+
+from fedexperts.methods import Model, Round, Stage
 from fedexperts.methods.fedmoe_heads import FedMoEHeads
+from fedexperts.methods.fedper import FedPer
+from fedexperts.methods.standalone import Standalone
 from fedexperts.task import ClientSpec
 
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 X = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+TASK = make_task("cnn5")
+
+
+def on_the_experts_share(kind: type) -> type:
+    class Cut(kind):  # type: ignore[misc]
+        def stages(self, now: Round) -> Sequence[Stage]:
+            return [Stage(tuple(self.owners), self.loss, self.train.epochs, share=(0.1, 1))]
+
+    return Cut
+
+
+class WithoutGateStage(FedMoEHeads):
+    """The batches of a stage depend on its number: the experts' becomes the first."""
+
+    def stages(self, now: Round) -> Sequence[Stage]:
+        return super().stages(now)[1:]
 
 
 def test_both_experts_count_alike_at_first() -> None:
@@ -20,14 +39,34 @@ def test_both_experts_count_alike_at_first() -> None:
     assert torch.allclose(method.predict(model, X, {}), each / 2)
 
 
-def test_each_expert_answers_for_itself_and_for_the_mixture() -> None:
-    method = FedMoEHeads(options={"gate_fixed": 0.25})
-    model = Model(method.parts(SPEC))
-    y = torch.arange(8) % 4
-    answers = model.global_head(model.global_expert(X)), model.head(model.local_expert(X))
-    both = 0.25 * answers[0] + 0.75 * answers[1]
-    expected = sum(F.cross_entropy(logits, y) for logits in (both, *answers))
-    assert torch.allclose(method.loss(model, Batch(X, y), {}), torch.as_tensor(expected))
+def test_the_local_expert_is_standalones_bit_for_bit() -> None:
+    ours, alone = (finished(kind, TASK) for kind in (WithoutGateStage, on_the_experts_share(Standalone)))
+    for client in range(6):
+        state = {n.replace("local_expert.", "extractor."): t for n, t in ours.client_state(client).items()}
+        expected = alone.client_state(client)
+        assert_same_bits({name: state[name] for name in expected}, expected)
+
+
+def test_the_global_expert_is_fedpers_bit_for_bit() -> None:
+    ours = make_simulation(WithoutGateStage, TASK, participation=1.0)
+    per = make_simulation(on_the_experts_share(FedPer), TASK, participation=1.0)
+    names = {name: name.replace("extractor.", "global_expert.") for name in per.server}
+    per.server = {name: ours.server[names[name]].clone() for name in names}
+    for client in range(6):  # the same heads to begin with
+        fresh = ours.fleet.kept(client)
+        own = {f"head.{kind}": fresh[f"global_head.{kind}"].clone() for kind in ("weight", "bias")}
+        per.store.put(client, own)
+    for simulation in (ours, per):
+        simulation.step()
+        simulation.step()
+    assert_same_bits({name: ours.server[names[name]] for name in names}, per.server)
+
+
+def test_the_gate_learns_from_data_that_the_experts_do_not_see() -> None:
+    gate, experts = FedMoEHeads(options={"gate_share": 0.25, "gate_lr": 0.5}).stages(Round(1, 3, seed=0))
+    assert (gate.parts, gate.share, gate.rates) == (("gate",), (0, 0.25), {"gate": 0.5})
+    assert (experts.share, experts.rates) == ((0.25, 1), {})
+    assert set(experts.parts) == {"global_expert", "local_expert", "head", "global_head"}
 
 
 def test_the_gate_does_not_move_what_it_reads() -> None:
@@ -39,15 +78,6 @@ def test_the_gate_does_not_move_what_it_reads() -> None:
     assert all(p.grad is None for part in (model.global_expert, model.local_expert) for p in part.parameters())
 
 
-def test_the_global_experts_head_stays_at_home() -> None:
+def test_only_the_global_expert_leaves() -> None:
     simulation = finished("fedmoe-heads", make_task())
     assert {name.partition(".")[0] for name in simulation.server} == {"global_expert"}
-
-
-def test_the_local_expert_starts_as_it_would_alone() -> None:
-    task = make_task()
-    ours, alone = (finished(name, task, rounds=1, participation=0.17).fleet for name in ("fedmoe-heads", "standalone"))
-    untouched = next(k for k in range(6) if ours.store.get(k) is None)
-    own = {n.replace("local_expert.", "extractor."): t for n, t in ours.kept(untouched).items()}
-    expected = alone.kept(untouched)
-    assert_same_bits({name: own[name] for name in expected}, dict(expected))

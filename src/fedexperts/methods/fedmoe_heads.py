@@ -1,13 +1,13 @@
-"""FedMoE-Heads: FedMoE with a head for each expert and a gate that reads features. Ours, not the paper's."""
+"""FedMoE-Heads: a head for each expert, and a gate that learns from data of its own. Ours, not the paper's."""
 
+from collections.abc import Sequence
 from typing import Literal, cast
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedexperts.methods.base import Batch, Model
+from fedexperts.methods.base import Batch, Model, Round, Stage
 from fedexperts.methods.fedmoe import FedMoE, mixed
 from fedexperts.methods.message import Owner, State
 from fedexperts.models import GateNorms, Parts
@@ -15,12 +15,13 @@ from fedexperts.task import ClientSpec
 
 
 class FedMoEHeads(FedMoE):
-    """ŷ = α_G·H_G(G(x)) + α_F·H_F(F(x)): outputs are mixed, not features, and each expert also answers for itself.
+    """ŷ = α_G·H_G(G(x)) + α_F·H_F(F(x)): outputs are mixed, not features.
 
-    L = CE(ŷ) + CE(H_G(G(x))) + CE(H_F(F(x))). The local expert with its head learns what Standalone would, the global
-    one what FedPer would. The gate has no normalisation that forces its weights apart, what it reads (both experts'
-    features) is not moved by it, and it starts with equal weights. docs/results/fedmoe.md shows what each difference
-    from FedMoE is worth.
+    The gate never teaches the experts: L = CE(H_G(G(x))) + CE(H_F(F(x))), so the local expert learns what Standalone
+    would and the global one what FedPer would. The gate learns first, from a share of the data that the experts never
+    train on, while the global expert is as the server sent it, which is how it will be used. It reads both experts'
+    features, has no normalisation that forces its weights apart, and starts with equal weights.
+    docs/results/fedmoe.md shows what each difference from FedMoE is worth.
     """
 
     name = "fedmoe-heads"
@@ -33,6 +34,8 @@ class FedMoEHeads(FedMoE):
             "features", description="what the gate reads: the image, or both experts' features"
         )
         gate_norms: GateNorms = Field("none", description="the gate's normalisations: printed, inner, none")
+        gate_share: float = Field(0.1, gt=0, lt=1, description="share of the client's data that only the gate sees")
+        gate_epochs: int = Field(5, ge=1, description="epochs of the gate at the start of a round")
 
     options: Options
 
@@ -44,13 +47,20 @@ class FedMoEHeads(FedMoE):
         return parts | {"global_head": nn.Linear(cast(nn.Linear, parts["head"]).in_features, client.classes)}
 
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
-        return self._answers(model, x)[0]
-
-    def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
-        return torch.stack([F.cross_entropy(answer, batch.y) for answer in self._answers(model, batch.x)]).sum()
-
-    def _answers(self, model: Model, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of both together, of the global and of the local expert."""
         of_global, of_local = model.global_expert(x), model.local_expert(x)
-        globally, locally = model.global_head(of_global), model.head(of_local)
-        return mixed(self.weights(model, x, of_global, of_local), globally, locally), globally, locally
+        weights = self.weights(model, x, of_global, of_local)
+        return mixed(weights, model.global_head(of_global), model.head(of_local))
+
+    def stages(self, now: Round) -> Sequence[Stage]:
+        [whole], cut = super().stages(now), self.options.gate_share
+        experts = tuple(part for part in self.owners if part != "gate")
+        return [
+            Stage(("gate",), self.loss, self.options.gate_epochs, whole.rates, share=(0, cut)),
+            Stage(experts, self.expert_loss, self.train.epochs, share=(cut, 1)),
+        ]
+
+    def expert_loss(self, model: Model, batch: Batch, received: State) -> Tensor:
+        """Each expert answers for itself."""
+        globally = model.global_head(model.global_expert(batch.x))
+        locally = model.head(model.local_expert(batch.x))
+        return F.cross_entropy(globally, batch.y) + F.cross_entropy(locally, batch.y)

@@ -126,8 +126,6 @@ def _cells(recipe: Recipe, out: Path, choice: Choice, reduction: Reduction, valu
         for seed in choice.seeds or recipe.seeds_of(case):
             for method, own in recipe.methods_of(case).items():
                 wanted = choice.wants(case, method)
-                if not wanted and method not in registry():
-                    continue
                 given = recipe.settings | case.settings | own | values | {"seed": seed}
                 settings = reduction.of(api.settings_for(method, given))
                 yield Cell(case, settings, out / RUNS / case.folder / f"{method}-seed{seed}", wanted)

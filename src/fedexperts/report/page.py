@@ -110,7 +110,8 @@ def _partition(settings: Settings) -> str:
         "dirichlet": alpha,
         "dirichlet-shared": f"{alpha}, {100 * settings.shared_ratio:g} % of each class shared evenly",
     }
-    return kinds[settings.partition] + size
+    drift = f", {settings.drift} drift through {settings.phases} phases" if settings.drift != "none" else ""
+    return kinds[settings.partition] + size + drift
 
 
 # --- HTML
