@@ -188,6 +188,7 @@ def reproduce(
     keep_models: Annotated[
         bool, typer.Option("--keep-models/--drop-models", help="a table needs no final models; t-SNE and gates do")
     ] = True,
+    jobs: Annotated[int, typer.Option(min=1, help="runs side by side, each a process: for a GPU with room")] = 1,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -211,7 +212,7 @@ def reproduce(
     values |= {name: value for name, value in places.items() if value is not None}
     cells = recipes.plan(found, folder, choice, reduction, values)
     with _continues("the same command") as stops, ProgressDisplay(console) as progress:
-        outcomes = recipes.reproduce(cells, progress, [stops], keep_models)
+        outcomes = recipes.reproduce(cells, progress, [stops], keep_models, jobs)
     results = folder / found.name.rpartition("/")[2]
     recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
     console.print(recipes.results_table(found, outcomes, reduction))

@@ -212,3 +212,55 @@ def test_what_is_wrong_is_named_with_the_file_before_anything_runs(
     assert says in " ".join(err.split())
     assert "Traceback" not in err
     assert not Path("out").exists()
+
+
+def test_side_by_side_is_the_same_as_one_after_another(cli: Cli) -> None:
+    assert cli("reproduce", "mine.toml", "--out", "out")[0] == 0
+    code, out, _ = cli("reproduce", "mine.toml", "--out", "both", "--jobs", "2")
+    assert code == 0
+    assert out.count("seed 0: last") == 3
+    figures = ("case", "method", "last", "selected", "peak", "up_bytes", "flops")
+    assert [[row[name] for name in figures] for row in rows("both")] == [
+        [row[name] for name in figures] for row in rows("out")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shows", "extra", "found"),
+    [
+        ("clients", "", "FedMoE against FedPer, client by client: FedMoE is better for"),
+        ("cost", "target = 0.5", "What 50 % costs: "),
+        ("convergence", "", ""),
+        ("gates", "", "The local expert weighs 0."),
+        ("tsne", "", ""),
+    ],
+)
+def test_a_figure_is_drawn_for_every_case(cli: Cli, shows: str, extra: str, found: str) -> None:
+    gates = 'methods = ["fedmoe"]' if shows == "gates" else 'methods = ["standalone", "fedper", "fedmoe"]'
+    Path("mine.toml").write_text(
+        f'title = "A figure"\nsource = "nobody"\nshows = "{shows}"\n{gates}\n[settings]\ndata = "digits"\nclients = 4\n'
+        f'rounds = 2\nsamples = 400\n[[cases]]\nname = "One"\n{extra}\n[[cases]]\nname = "Two"\n{extra}\n'
+        "settings = { classes_per_client = 3 }\n"
+    )
+    code, out, error = cli("reproduce", "mine.toml", "--out", "out")
+    assert (code, error) == (0, "")
+    assert found in " ".join(out.split())
+    for case in ("one", "two"):
+        assert "plotly" in Path(f"out/mine/{case}.html").read_text()
+
+
+def test_a_sweep_is_one_figure_over_all_cases(cli: Cli) -> None:
+    Path("mine.toml").write_text(
+        'title = "A sweep"\nsource = "nobody"\nshows = "sweep"\naxis = "classes"\nmethods = ["standalone", "fedper"]\n'
+        '[settings]\ndata = "digits"\nclients = 4\nrounds = 2\nsamples = 400\n'
+        + "".join(f'[[cases]]\nname = "{n}"\nx = {n}\nsettings = {{ classes_per_client = {n} }}\n' for n in (2, 4))
+    )
+    assert cli("reproduce", "mine.toml", "--out", "out")[0] == 0
+    assert "Accuracy against classes per client" in Path("out/mine/digits.html").read_text()
+
+
+def test_a_figure_of_models_that_were_dropped_says_what_to_do(cli: Cli) -> None:
+    Path("mine.toml").write_text(MINE.replace("[settings]", 'shows = "gates"\n[settings]', 1))
+    code, _, error = cli("reproduce", "mine.toml", "--only", "fedmoe", "--out", "out", "--drop-models")
+    assert code == 2
+    assert "were dropped, and this figure asks them" in error

@@ -44,6 +44,7 @@ class ProgressDisplay(Observer):
         )
         self._name = ""
         self._all: TaskID | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -65,7 +66,9 @@ class ProgressDisplay(Observer):
     def finished(self, line: str) -> None:
         """A run of many is over: its bar gives way to a line."""
         assert self._all is not None
-        self._progress.remove_task(self._task)
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
         self._progress.advance(self._all)
         self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -80,8 +83,10 @@ class ProgressDisplay(Observer):
 
     def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
         accuracy = sum(result.test_correct / result.test_samples for result in results) / len(results)
+        assert self._task is not None
         self._progress.update(self._task, accuracy=f"test {100 * accuracy:.2f} %")
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         loss = sum(losses.values()) / len(losses)
+        assert self._task is not None
         self._progress.update(self._task, completed=round_number, loss=f"loss {loss:.4f}")
