@@ -113,6 +113,7 @@ class TrainSettings(Frozen):
     rounds: int = Field(100, ge=1, description="communication rounds T")
     participation: float = Field(1.0, gt=0, le=1, description="part C of the clients sampled in a round")
     epochs: int = Field(1, ge=1, description="local epochs E")
+    peer_drop: float = Field(0.0, ge=0, le=1, description="part of the fetches between clients that fail")
     batch_size: int = Field(64, ge=2, description="samples in a batch; a smaller client uses all it has")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser, fresh in every stage")
     lr: float = Field(0.1, gt=0, description="learning rate")

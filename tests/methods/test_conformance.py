@@ -1,5 +1,6 @@
 """What holds for every method in the registry (protocol.md, 3, 5 and 6). A new method gets these by itself."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,20 @@ from support import assert_close, assert_same_bits, finished, make_simulation, m
 
 from fedexperts.engine import Observer, Simulation
 from fedexperts.measure import History
-from fedexperts.methods import Channel, Message, Method, Owner, Reply, Round, State, Trained, part_of, registry, select
+from fedexperts.methods import (
+    Channel,
+    Message,
+    Method,
+    Owner,
+    Reply,
+    Round,
+    State,
+    Trained,
+    Want,
+    part_of,
+    registry,
+    select,
+)  # fmt: skip
 from fedexperts.task import ClientSpec
 
 every_method = pytest.mark.parametrize("kind", [*registry().values(), Everything], ids=lambda kind: kind.name)
@@ -130,7 +144,8 @@ class Guard(Observer):
         self.seen += 1
         if channel is Channel.DOWN:  # a client may make what it gets a part of its own
             return
-        private = select(self.simulation.fleet.kept(client), method.owned(Owner.PRIVATE))
+        closed = {Owner.PRIVATE} if channel is Channel.PEER else {Owner.PRIVATE, Owner.PEER}
+        private = select(self.simulation.fleet.kept(client), method.owned(*closed))
         for name, tensor in private.items():
             for sent in message.tensors.values():
                 # A tensor of a few values may be equal by chance: a counter, a fresh bias.
@@ -154,6 +169,9 @@ def over_a_wire(kind: type[Method]) -> type[Method]:
 
         def reply(self, after: Trained, now: Round) -> Message:
             return Message.from_bytes(super().reply(after, now).to_bytes())
+
+        def serve(self, own: Mapping[str, torch.Tensor], want: Want) -> Message:
+            return Message.from_bytes(super().serve(own, want).to_bytes())
 
         def combine(self, server: State, replies: list[Reply], now: Round) -> State:
             return super().combine({n: t.clone() for n, t in server.items()}, replies, now)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedexperts.engine.program import Program
 from fedexperts.errors import MethodError
-from fedexperts.methods import Message, Model, Stage, State
+from fedexperts.methods import Model, Stage, State
 from fedexperts.task import ClientSpec
 
 
@@ -99,13 +99,13 @@ class Received:
     common: frozenset[str]  # the names that are one value for all
 
     @classmethod
-    def of(cls, clients: Sequence[ClientSpec], messages: Sequence[Message]) -> "Received":
-        names = messages[0].tensors.keys()
-        for client, message in zip(clients, messages, strict=True):
-            if message.tensors.keys() != names:
-                differing = ", ".join(sorted(message.tensors.keys() ^ names))
+    def of(cls, clients: Sequence[ClientSpec], heard: Sequence[State]) -> "Received":
+        names = heard[0].keys()
+        for client, own in zip(clients, heard, strict=True):
+            if own.keys() != names:
+                differing = ", ".join(sorted(own.keys() ^ names))
                 raise MethodError(f"clients {clients[0].id} and {client.id} do not both receive {differing}")
-        columns = {name: [message.tensors[name] for message in messages] for name in names}
+        columns = {name: [own[name] for own in heard] for name in names}
         common = frozenset(name for name, column in columns.items() if all(value is column[0] for value in column))
         return cls({n: column[0] if n in common else torch.stack(column) for n, column in columns.items()}, common)
 

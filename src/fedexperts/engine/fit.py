@@ -61,7 +61,9 @@ class Fit:
             received = self.received.tensors if isinstance(self.received, Received) else self.received
             losses: Tensor = self._losses(self.tensors, x, y, received)
         leaves = list(self.leaves.values())
-        for leaf, gradient in zip(leaves, torch.autograd.grad(losses.sum(), leaves, allow_unused=True), strict=True):
+        # What a loss does not use has a gradient of zero, for one client as in a stack of which some use it.
+        gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
+        for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = gradient
         self.optimizer.step()
         return losses.detach()

@@ -1,9 +1,10 @@
 """All clients: which of them can be stacked, who is on the device, and who waits in the store."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort
@@ -82,7 +83,7 @@ class Fleet:
 
     def fresh(self, client: int) -> State:
         """A client's kept tensors before it has ever trained; parts that come from the server are as it first sends."""
-        with torch_stream(self.seed, "init", client):
+        with torch_stream(self.seed, "init", SERVER if self.method.same_start() else client):
             own = self._model(self.specs[client]).state_dict()
         own |= self.method.receive(own, self.method.send(self.start, self.specs[client], self.first_round))
         return select(own, self.method.kept())
@@ -92,6 +93,32 @@ class Fleet:
         self.flush()
         tensors = self.store.get(client)
         return self.fresh(client) if tensors is None else tensors
+
+    def present(self, client: int) -> Mapping[str, Tensor]:
+        """A client's tensors as they are: on the device if it is there, else what it keeps."""
+        cohort, position = self._place(client)
+        if cohort is not None:
+            return cohort.of(position)
+        tensors = self.store.get(client)
+        return self.fresh(client) if tensors is None else tensors
+
+    def change(self, client: int, changes: State) -> None:
+        """Give a client new values for some of its kept tensors, wherever it is."""
+        cohort, position = self._place(client)
+        if cohort is not None:
+            for name, value in changes.items():
+                cohort.tensors[name][position].copy_(value)
+            self.changed(cohort)
+        else:
+            self.store.put(client, {**self.present(client), **changes})
+
+    def _place(self, client: int) -> tuple[Cohort | None, int]:
+        """The cohort on the device that a client is in, and where in it."""
+        cohort = self._resident.get(self._group_of[client])
+        for position, spec in enumerate(cohort.clients if cohort else ()):
+            if spec.id == client:
+                return cohort, position
+        return None, 0
 
     def program(self, client: int) -> Program:
         return self._programs[self._group_of[client][0]]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedexperts.engine.cohort import Job
-from fedexperts.methods import Channel, Message
+from fedexperts.methods import Channel, Message, Want
 
 if TYPE_CHECKING:
     from fedexperts.engine.rounds import Simulation
@@ -30,6 +30,9 @@ class Observer:
 
     def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
         """A message has been made; `client` is who sends or gets it."""
+
+    def fetched(self, round_number: int, client: int, want: Want) -> None:
+        """A client has got from a peer what it wanted; the message itself is an event of its own."""
 
     def trained(self, round_number: int, job: Job) -> None:
         """A cohort has trained; its losses are on the device."""

@@ -5,6 +5,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from fedexperts.models import BlockExperts, SparseExperts
+
 FEW = 2**14
 """Up to so many weights, their gradient is made sample by sample."""
 
@@ -54,9 +56,11 @@ class _PatchProduct(torch.autograd.Function):
 
 
 def make_stackable(model: nn.Module) -> None:
-    """Turn a model's plain convolutions into products over patches, in place; others stay as they are."""
+    """Turn a model's plain convolutions into products over patches, and experts into blocks, in place."""
     for part in model.modules():
-        if (
+        if type(part) is SparseExperts:
+            part.__class__ = BlockExperts
+        elif (
             type(part) is nn.Conv2d
             and part.groups == 1
             and part.dilation == (1, 1)

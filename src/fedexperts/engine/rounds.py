@@ -16,6 +16,7 @@ from torch import Tensor
 from fedexperts.config import EngineSettings, Settings, TrainSettings
 from fedexperts.engine.batches import BatchPlan, DeviceData
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
+from fedexperts.engine.exchange import exchange
 from fedexperts.engine.executors import executor_for, pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.observer import Evaluation, Observer
@@ -114,6 +115,7 @@ class Simulation:
                 for observer in self.observers:
                     observer.trained(now.number, job)
             done += jobs
+        exchange(self, done, now)
         replies.sort(key=lambda reply: reply.client)
         self.server = self.method.combine(self.server, replies, now)
         self.round = now.number
@@ -140,12 +142,12 @@ class Simulation:
         """Send to every client of the cohort, let it receive, and lay out what it will train on."""
         messages = [self.method.send(self.server, client, now) for client in cohort.clients]
         for client, message in zip(cohort.clients, messages, strict=True):
-            self._passes(now.number, Channel.DOWN, client, message)
+            self.passes(now.number, Channel.DOWN, client, message)
         changes = [self.method.receive(own, message) for own, message in zip(cohort.each(), messages, strict=True)]
         self._complete(cohort, changes)
         cohort.write(changes)
         lessons = [self._lesson(cohort, stage, i, now.number) for i, stage in enumerate(self.method.stages(now))]
-        return Job(cohort, lessons, Received.of(cohort.clients, messages))
+        return Job(cohort, lessons, Received.of(cohort.clients, list(map(self.method.heard, messages))))
 
     def _complete(self, cohort: Cohort, changes: Sequence[Mapping[str, Tensor]]) -> None:
         """Every tensor of a client is kept by it or comes with the message; one that does neither would be anything."""
@@ -179,7 +181,7 @@ class Simulation:
         replies = []
         for after in trained(lasting):
             message = self.method.reply(after, now)
-            self._passes(now.number, Channel.UP, after.client, message)
+            self.passes(now.number, Channel.UP, after.client, message)
             if message:
                 replies.append(Reply(after.client.id, message))
         return replies
@@ -196,7 +198,7 @@ class Simulation:
         means = torch.einsum("nsc,nsw->ncw", belongs, rows) / counts.clamp(min=1)[..., None]
         return [ByClass(*pair) for pair in zip(counts, means, strict=True)]
 
-    def _passes(self, now: int, channel: Channel, client: ClientSpec, message: Message) -> None:
+    def passes(self, now: int, channel: Channel, client: ClientSpec, message: Message) -> None:
         """Every message of a run comes by here."""
         if not message:
             return
@@ -267,7 +269,7 @@ class Simulation:
         copies = {name: cohort.tensors[name].clone() for name in names if part_of(name) in kept}
         used = replace(cohort, tensors=cohort.tensors | copies)
         used.write(changes)
-        return used, Received.of(cohort.clients, messages)
+        return used, Received.of(cohort.clients, list(map(self.method.heard, messages)))
 
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
@@ -362,7 +364,7 @@ class Simulation:
 
 
 def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
-    """The clients as the method can have them: each with its own model if the shared parts are then alike.
+    """The clients as the method can have them: each with its own model if the parts that must be alike then are.
 
     Otherwise all run the task's common model, and the second result says so.
     """
@@ -370,7 +372,7 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
     shared = {}
     for spec in {spec.model: spec for spec in reversed(own)}.values():
         with torch.device("meta"):
-            parts = select(Model(method.parts(spec)).state_dict(), method.owned(Owner.SHARED))
+            parts = select(Model(method.parts(spec)).state_dict(), method.alike())
         shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}
     first, *others = shared.values()
     if all(first == other for other in others):

@@ -1,6 +1,7 @@
 """FLOPs of local training, counted in forward and backward passes by torch's own counter."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ class FlopMeter(Observer):
     """FLOPs of each client in the present round.
 
     One step of one client is counted for each shape, stage and batch width, once per run, in a pass through the
-    method's own loss with tensors of a real client's shapes but without values ("meta"): small clients have many
-    widths, and arithmetic would cost more than their training. A client's FLOPs are those times its steps. Products and
-    convolutions count, element-wise work does not.
+    method's own loss with tensors of a real client's shapes but, where that suffices, without values ("meta"): small
+    clients have many widths, and arithmetic would cost more than their training. A client's FLOPs are those times its
+    steps. Products and convolutions count, element-wise work does not.
     """
 
     def __init__(self) -> None:
@@ -46,10 +47,12 @@ class FlopMeter(Observer):
         if key not in self._known:
             assert self._data is not None
             program.train_only(())
-            x = self._data.x(query.index[0, :1]).to("meta")
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                program.bind(query.function)(_shapes(query.cohort.of(0)), x, _shapes(query.received.by(0)))
-            self._known[key] = counter.get_total_flops()
+            call, x = program.bind(query.function), self._data.x(query.index[0, :1])
+
+            def forward(put: Put) -> None:
+                call(_put(query.cohort.of(0), put), put(x), _put(query.received.by(0), put))
+
+            self._known[key] = _count(forward)
         return self._known[key]
 
     def _step(self, job: Job, number: int) -> int:
@@ -59,15 +62,29 @@ class FlopMeter(Observer):
             assert self._data is not None
             index, program = lesson.order[0, 0], job.cohort.program
             program.train_only(lesson.stage.parts)
-            moving = lesson.stage.moving(program.parameters)
-            tensors = {n: t.requires_grad_(n in moving) for n, t in _shapes(job.cohort.of(0)).items()}
-            batch = Batch(self._data.x(index).to("meta"), self._data.y(index).to("meta"))
-            with FlopCounterMode(display=False) as counter, torch.enable_grad():
-                program.bind(lesson.stage.loss)(tensors, batch, _shapes(job.received.by(0))).backward()
-            self._known[key] = counter.get_total_flops()
+            call, moving = program.bind(lesson.stage.loss), lesson.stage.moving(program.parameters)
+            x, y = self._data.x(index), self._data.y(index)
+
+            def step(put: Put) -> None:
+                tensors = {n: t.requires_grad_(n in moving) for n, t in _put(job.cohort.of(0), put).items()}
+                call(tensors, Batch(put(x), put(y)), _put(job.received.by(0), put)).backward()
+
+            self._known[key] = _count(step)
         return self._known[key]
 
 
-def _shapes(tensors: Mapping[str, Tensor]) -> State:
-    """The tensors without what is in them."""
-    return {name: tensor.to("meta") for name, tensor in tensors.items()}
+Put = Callable[[Tensor], Tensor]
+
+
+def _count(work: Callable[[Put], None]) -> int:
+    """The FLOPs of some work, on shapes alone or, where it depends on values (experts that samples choose), on them."""
+    ways: tuple[Put, Put] = (lambda tensor: tensor.to("meta"), lambda tensor: tensor.detach().clone())
+    for put in ways:
+        with suppress(NotImplementedError), FlopCounterMode(display=False) as counter, torch.enable_grad():
+            work(put)
+            return int(counter.get_total_flops())
+    raise AssertionError("real tensors are always implemented")
+
+
+def _put(tensors: Mapping[str, Tensor], put: Put) -> State:
+    return {name: put(tensor) for name, tensor in tensors.items()}

@@ -85,6 +85,13 @@ class Round:
         return stream(self.seed, purpose, *where, self.number)
 
 
+class Want(NamedTuple):
+    """What a client asks of a peer: all tensors whose names begin so."""
+
+    peer: int
+    what: str  # "experts.2"
+
+
 class ByClass(NamedTuple):
     """A client's training data, class by class."""
 
@@ -179,6 +186,13 @@ class Method:
 
     # --- messages
 
+    def heard(self, message: Message) -> State:
+        """What of the server's message reaches losses and predictions, as `received`; `receive` gets all of it.
+
+        The clients that train together must all have it.
+        """
+        return dict(message.tensors)
+
     def start(self, model: Model) -> State:
         """The server's state before the first round, from a fresh model."""
         return select(model.state_dict(), self.owned(Owner.SHARED))
@@ -188,7 +202,7 @@ class Method:
         return Message(server)
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
-        """Which of the client's tensors become what; the whole message also reaches the loss, as `received`."""
+        """Which of the client's tensors become what."""
         return {name: tensor for name, tensor in message.tensors.items() if name in own}
 
     def finish(self, after: Trained, now: Round) -> State:
@@ -200,11 +214,27 @@ class Method:
         shared = select(after.own, self.owned(Owner.SHARED))
         return Message(shared, {"samples": after.client.samples}) if shared else Message()
 
+    def wants(self, after: Trained, now: Round) -> Sequence[Want]:
+        """Client → peers, when all have trained and replied: what it fetches of them, each thing once."""
+        return ()
+
+    def serve(self, own: Mapping[str, Tensor], want: Want) -> Message:
+        """Peer → client: what it wants, as it was after the peer's own training."""
+        return Message({name: tensor for name, tensor in own.items() if name.startswith(f"{want.what}.")})
+
+    def adopt(self, after: Trained, fetched: Mapping[Want, Message], now: Round) -> State:
+        """Which of the client's tensors become what, given what could be fetched; some of it may have failed."""
+        return {}
+
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         """The server's next state."""
         return weighted_mean(replies) if replies else server
 
     # --- between rounds
+
+    def same_start(self) -> bool:
+        """Whether what clients keep is the same for all of them at first, instead of each one's own draw."""
+        return False
 
     def kept(self) -> set[str]:
         """Parts that a client keeps from one round to its next one; all others come anew from the server."""
@@ -215,6 +245,10 @@ class Method:
         return self.receive(own, message)
 
     # --- who owns what
+
+    def alike(self) -> set[str]:
+        """Parts that must have the same shapes on all clients: those that are averaged, by the server or by peers."""
+        return self.owned(Owner.SHARED, Owner.PEER)
 
     def owned(self, *owners: Owner) -> set[str]:
         """The parts of these owners."""

@@ -1,0 +1,39 @@
+"""Clients fetch from each other what the method wants, when all of them have trained."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedexperts.engine.cohort import Job
+from fedexperts.methods import Channel, Round, State, Trained, Want
+from fedexperts.randomness import stream
+
+if TYPE_CHECKING:
+    from fedexperts.engine.rounds import Simulation
+
+
+def exchange(simulation: "Simulation", jobs: Sequence[Job], now: Round) -> None:
+    """Everybody adopts from the peers' tensors as they were after training: nobody changes before all have fetched.
+
+    A peer need not be among the round's clients: it serves what it has.
+    """
+    method, fleet = simulation.method, simulation.fleet
+    changes: dict[int, State] = {}
+    for job in jobs:
+        for position, client in enumerate(job.cohort.clients):
+            after = Trained(client, fleet.present(client.id), job.received.by(position))
+            reached = _reached(method.wants(after, now), simulation.settings.peer_drop, client.id, now)
+            fetched = {want: method.serve(fleet.present(want.peer), want) for want in reached}
+            for want, message in fetched.items():
+                simulation.passes(now.number, Channel.PEER, client, message)
+                for observer in simulation.observers:
+                    observer.fetched(now.number, client.id, want)
+            if adopted := method.adopt(after, fetched, now):
+                changes[client.id] = adopted
+    for client_id, adopted in changes.items():
+        fleet.change(client_id, adopted)
+
+
+def _reached(wanted: Sequence[Want], drop: float, client: int, now: Round) -> list[Want]:
+    """What of it comes through, where a part `drop` of the fetches fails."""
+    luck = stream(now.seed, "drop", client, now.number).random(len(wanted)) if drop else [1.0] * len(wanted)
+    return [want for want, chance in zip(wanted, luck, strict=True) if chance >= drop]

@@ -1,0 +1,79 @@
+"""Experts of which each sample uses only a few."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+
+class SparseExperts(nn.Module):
+    """Networks of one shape side by side; a sample goes only through those that it is sent to."""
+
+    def __init__(self, experts: Sequence[nn.Sequential], outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+        for number, expert in enumerate(experts):
+            self.add_module(str(number), expert)
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Σ of the chosen experts' outputs, weighted; `chosen` and `weights` are samples × choices."""
+        per_sample = chosen.shape[1]
+        chosen, weights = chosen.flatten(), weights.flatten()
+        mixed = x.new_zeros(len(x), self.outputs)
+        for number, expert in enumerate(self.children()):
+            rows = (chosen == number).nonzero().squeeze(1)
+            if len(rows):
+                samples = rows // per_sample
+                mixed = mixed.index_add(0, samples, weights[rows, None] * expert(x[samples]))
+        return mixed
+
+
+BLOCK = 16
+"""Rows that go through one expert together, in a stack."""
+
+
+class BlockExperts(SparseExperts):
+    """The same numbers, with shapes that do not depend on the routing: for stacks of clients and CUDA graphs.
+
+    Each expert's samples are laid into blocks of so many rows, the last one filled up; a product over all blocks takes
+    for each its expert's weights. At most one block per expert is wasted.
+    """
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        samples, per_sample = chosen.shape
+        experts: list[nn.Sequential] = list(self.children())  # type: ignore[arg-type]
+        expert = chosen.flatten()
+        pairs, blocks = samples * per_sample, samples * per_sample // BLOCK + len(experts)
+        sent = (expert[:, None] == torch.arange(len(experts), device=x.device)).long()
+        rank = (sent.cumsum(0) - sent).gather(1, expert[:, None]).squeeze(1)  # a row's place among its expert's
+        ends = ((sent.sum(0) + BLOCK - 1) // BLOCK).cumsum(0)  # each expert's blocks end here
+        starts = torch.nn.functional.pad(ends[:-1], (1, 0))
+        slot = starts.gather(0, expert) * BLOCK + rank
+        source = slot.new_zeros(blocks * BLOCK).scatter(0, slot, torch.arange(pairs, device=x.device) // per_sample)
+        owner = (torch.arange(blocks, device=x.device)[:, None] >= ends).sum(1).clamp(max=len(experts) - 1)
+        rows = x[source]
+        for layer in zip(*experts, strict=True):
+            rows = _through(list(layer), rows, owner)
+        found = rows[slot] * weights.flatten()[:, None]
+        return found.reshape(samples, per_sample, -1).sum(1)
+
+
+def _through(layers: Sequence[nn.Module], rows: Tensor, owner: Tensor) -> Tensor:
+    """One layer of all experts: each block of rows through its owner's."""
+    first = layers[0]
+    if not isinstance(first, nn.Linear | nn.Conv2d):
+        return first(rows)  # type: ignore[no-any-return]
+    weight = torch.stack([layer.weight for layer in layers])[owner]  # type: ignore[misc]
+    bias = torch.stack([layer.bias for layer in layers])[owner]  # type: ignore[misc]
+    if isinstance(first, nn.Linear):
+        blocks = rows.reshape(len(owner), BLOCK, -1)
+        return (blocks @ weight.transpose(1, 2) + bias[:, None]).flatten(0, 1)
+    (kh, kw), (sh, sw), (ph, pw) = first.kernel_size, first.stride, cast(tuple[int, int], first.padding)
+    rows = nn.functional.pad(rows, (pw, pw, ph, ph))
+    patches = rows.permute(0, 2, 3, 1).unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
+    count, height, width = patches.shape[:3]
+    flat = patches.reshape(len(owner), BLOCK * height * width, -1)
+    kernel = weight.permute(0, 1, 3, 4, 2).flatten(2)
+    out = flat @ kernel.transpose(1, 2) + bias[:, None]
+    return out.reshape(count, height, width, -1).permute(0, 3, 1, 2)
