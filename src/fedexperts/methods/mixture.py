@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedexperts.config import Frozen
-from fedexperts.methods.base import ByClass, Method, Model, Reply, weighted_mean
+from fedexperts.methods.base import Batch, ByClass, Method, Model, Reply, weighted_mean
 from fedexperts.methods.message import Message, State
 from fedexperts.models import Classifier
 from fedexperts.task import ClientSpec
@@ -39,6 +40,10 @@ class Mixture(Method):
 
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
         return mixed(self.log_weights(model, x, received), model, x)
+
+    def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
+        """The likelihood itself: where only some experts count, their weights do not sum to 1, and the gate learns."""
+        return F.nll_loss(self.predict(model, batch.x, received), batch.y)
 
 
 def alike(client: ClientSpec, count: int) -> nn.ModuleList:
