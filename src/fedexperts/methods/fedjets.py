@@ -30,8 +30,9 @@ class FedJETs(Mixture):
 
     Clients 0 … K−1 are the anchors: client k always has expert k, and −log g_k(x) is part of its loss.
 
-    Taken here, for want of the authors' code: who the anchors are, the weight of their loss, fresh experts. The
-    paper's client chooses at the start of a round, and asks. The common expert goes down once, in the first round.
+    Taken here, as no code is public: who the anchors are, the weight of their loss, experts that start fresh, and a
+    choice made after training; the paper's client chooses at the start of a round, and asks. The common expert goes
+    down once, with the first round; a client that comes later has it from its start.
     """
 
     name = "fedjets"
@@ -72,7 +73,7 @@ class FedJETs(Mixture):
         return cast(Tensor, model.gate(model.common(x)))
 
     def log_weights(self, model: Model, x: Tensor, received: State) -> Tensor:
-        return strongest(self.scores(model, x)[:, received[_CHOSEN]].log_softmax(1), 1)
+        return strongest(columns(self.scores(model, x), received[_CHOSEN]).log_softmax(1), 1)
 
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
         """Of all K experts, those that the client does not have too."""
@@ -80,8 +81,8 @@ class FedJETs(Mixture):
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         scores, chosen = self.scores(model, batch.x), received[_CHOSEN]
-        answer = mixed(scores[:, chosen].log_softmax(1), model, batch.x)
-        anchor = -scores.log_softmax(1)[:, chosen[:1]].mean() * received[_ANCHORED]
+        answer = mixed(columns(scores, chosen).log_softmax(1), model, batch.x)
+        anchor = -columns(scores.log_softmax(1), chosen[:1]).mean() * received[_ANCHORED]
         return F.nll_loss(answer, batch.y) + self.options.anchors * anchor
 
     def stages(self, now: Round) -> Sequence[Stage]:
@@ -141,6 +142,11 @@ class FedJETs(Mixture):
         gates = [Reply(r.client, Message(select(r.message.tensors, {"gate"}), r.message.numbers)) for r in replies]
         uses = {f"uses.{reply.client}": reply.message.tensors[_USE] for reply in replies}
         return state | weighted_mean(gates) | uses
+
+
+def columns(scores: Tensor, experts: Tensor) -> Tensor:
+    """`scores[:, experts]`, with a gradient that a GPU adds up in the same order every time."""
+    return scores.gather(1, experts.expand(len(scores), -1))
 
 
 def fresh(expert: nn.Module) -> nn.Module:
