@@ -267,7 +267,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None) -> 
         rows=history.rows,
         counts=task.counts,
         class_names=task.dataset.class_names,
-        notes=[simulation.note] * bool(simulation.note)
+        notes=[note for note in (simulation.note, simulation.method.note) if note]
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),

@@ -13,7 +13,7 @@ GATES = "gates.csv"
 
 def weighs(record: Record) -> bool:
     """Whether the run's method weighs experts."""
-    return bool(method_class(record.settings.method).experts)
+    return bool(method_class(record.settings.method)(options=record.settings.options).experts)
 
 
 def gate_weights(simulation: Simulation) -> SampleTable:

@@ -130,9 +130,6 @@ class Method:
     """Where it is from: "authors year: title"."""
     owners: ClassVar[Mapping[str, Owner]] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
 
-    experts: ClassVar[Sequence[str]] = ()
-    """What `weigh` weighs, if anything: "global", "local"."""
-
     class Options(Frozen):
         """The method's own settings; each is an option of the command line by itself."""
 
@@ -161,6 +158,11 @@ class Method:
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
         """Logits; `received` is what the server sent, or would send now."""
         return cast(Tensor, model.head(self.represent(model, x, received)))
+
+    @property
+    def experts(self) -> Sequence[str]:
+        """What `weigh` weighs, if anything: "global", "local"."""
+        return ()
 
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
         """How much each expert counts: samples × `experts`, rows that sum to 1. Only where `experts` are named."""
@@ -243,6 +245,11 @@ class Method:
     def personalise(self, own: Mapping[str, Tensor], message: Message) -> State:
         """The client's model as it is used and evaluated, given what the server would send now."""
         return self.receive(own, message)
+
+    @property
+    def note(self) -> str:
+        """What a reader of the results must know of these options, if anything."""
+        return ""
 
     # --- who owns what
 
