@@ -30,7 +30,7 @@ class FedJETs(Mixture):
 
     Clients 0 … K−1 are the anchors: client k always has expert k, and −log g_k(x) is part of its loss.
 
-    Taken here, as no code is public: who the anchors are, the weight of their loss, experts that start fresh, and a
+    Taken here, as no code was found: who the anchors are, the weight of their loss, experts that start fresh, and a
     choice made after training; the paper's client chooses at the start of a round, and asks. The common expert goes
     down once, with the first round; a client that comes later has it from its start.
     """

@@ -30,7 +30,7 @@ class FedMix(Mixture):
     After its training a client drops the experts that its gate hardly uses on its own data, for good; it trains and
     sends those it keeps. w_k = Σ_s n_s·ḡ_sk·w_sk / Σ_s n_s·ḡ_sk over the clients s that keep k, ḡ_sk the gate's mean.
 
-    Taken here, as no code is public: the bound below which an expert is dropped, and the gate's mean (no posterior)
+    Taken here, as no code was found: the bound below which an expert is dropped, and the gate's mean (no posterior)
     as a client's weight. All experts come down in every round, so that clients can be stacked; up go those kept.
     """
 

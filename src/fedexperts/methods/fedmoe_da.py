@@ -60,6 +60,12 @@ class FedMoEDA(Method):
 
     # --- the model
 
+    @property
+    def experts(self) -> Sequence[str]:
+        """Where all clients have as many; else there is no common name for them."""
+        numbers = set(self.options.experts)
+        return [f"expert {number}" for number in range(max(numbers))] if len(numbers) == 1 else ()
+
     def parts(self, client: ClientSpec) -> Parts:
         own = self.options.experts[client.id % len(self.options.experts)]
         if self.options.top > own:
