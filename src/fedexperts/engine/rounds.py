@@ -326,7 +326,8 @@ class Simulation:
         """Continue from the checkpoint in the run's folder."""
         assert self.folder is not None
         manifest = read_manifest(self.folder)
-        then, now = manifest["settings"], self.settings.defining()
+        # A setting that there was not yet has the value that it has by itself: what was done then.
+        then, now = Settings.check(manifest["settings"]).defining(), self.settings.defining()
         if changed := [f"{name} was {then.get(name)!r}" for name in now if then.get(name) != now[name]]:
             raise SavedStateError(
                 f"the run in {self.folder.parent} was started with other settings than it has now: "
