@@ -1,18 +1,23 @@
 """What makes SCAFFOLD itself."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import assert_close, finished, make_simulation, make_task
+from torch import nn
 from torch.nn import functional as F
 
 from fedexperts.config import TrainSettings
+from fedexperts.data import ClientData
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Message, Method, Model, Reply, Round, State, Trained, part_of
 from fedexperts.methods.base import weighted_mean
-from fedexperts.methods.scaffold import Scaffold
+from fedexperts.methods.scaffold import Scaffold, Variate
+from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 
 TASK = make_task("cnn5")
@@ -120,6 +125,44 @@ def test_the_server_takes_plain_means_and_weighs_variates_by_turnout() -> None:
     replies = [Reply(0, Message(state(3.0, 4.0))), Reply(5, Message(state(5.0, 8.0)))]
     after = Scaffold(options={"global_rate": 0.5}).combine(state(2.0, 1.0), replies, NOW)
     assert_close(after, state(3.0, 1.0 + 2 / 6 * 6.0))
+
+
+class Linear(Scaffold):
+    """A convex problem."""
+
+    name = "linear"
+
+    def parts(self, client: ClientSpec) -> Parts:
+        model: Parts = {"extractor": nn.Flatten(), "head": nn.Linear(64, 4)}
+        return {**model, "variate": Variate(model)}
+
+
+class Uncorrected(Linear):
+    name = "uncorrected"
+
+    def finish(self, after: Trained, now: Round) -> State:
+        return {}
+
+    def reply(self, after: Trained, now: Round) -> Message:
+        sent = super().reply(after, now).tensors
+        return Message({n: torch.zeros_like(t) if part_of(n) == "variate" else t for n, t in sent.items()})
+
+
+@pytest.mark.parametrize(("kind", "arrives"), [(Linear, True), (Uncorrected, False)])
+def test_clients_with_different_classes_end_where_the_mean_of_their_losses_is_least(
+    kind: type[Linear], arrives: bool
+) -> None:
+    task = make_task(sizes=(48, 48, 48))
+    by_label = np.array_split(np.argsort(task.dataset.labels, kind="stable"), 3)
+    task = replace(task, clients=tuple(ClientData(own[:48], own[48:56], own[56:]) for own in by_label))
+    values = {"rounds": 15, "epochs": 10, "batch_size": 48, "weight_decay": 1.0, "evaluate_every": 15}
+    found = finished(kind, task, participation=1.0, **values)
+    weight, bias = found.server["head.weight"].requires_grad_(), found.server["head.bias"]
+    for client in task.clients:
+        index = torch.from_numpy(client.train)
+        F.cross_entropy(F.linear(found.data.x(index).flatten(1), weight, bias), found.data.y(index)).backward()
+    slope = (weight.grad / 3 + weight.detach()).norm()
+    assert slope < 1e-3 if arrives else slope > 0.1
 
 
 def test_only_plain_sgd_is_taken() -> None:
