@@ -152,6 +152,8 @@ def compare(
     names, own = _split(methods, registry())
     given = _values(config, values, own)
     given = given.pop("options", {}) | given  # they may stand in a table, as a run saves them
+    if not names:
+        raise SettingsError("name the methods to compare: fedexperts compare fedmoe standalone …")
     kinds = {name: method_class(name) for name in names}
     options = {option for kind in kinds.values() for option in kind.Options.model_fields}
     plans = [  # an option goes to the methods that have it

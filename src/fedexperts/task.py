@@ -1,7 +1,7 @@
 """A task: a data set, who has which part of it, and which model each client runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,12 @@ class ClientSpec:
     shape: Shape
     classes: int
     samples: int  # n_k: training samples
+    label_counts: tuple[int, ...] = ()  # training samples of each class; the client's own affair: not for the server
+
+    @property
+    def public(self) -> "ClientSpec":
+        """The client as the server knows it."""
+        return replace(self, label_counts=())
 
 
 @dataclass(frozen=True)
@@ -100,13 +106,16 @@ class Task:
         return label_counts(owned, self.dataset.labels, self.dataset.classes)
 
     def spec(self, client: int, model: str | None = None) -> ClientSpec:
-        """A client as methods see it, with its own model or a given one."""
+        """A client as methods see it, with its own model or a given one; its labels are those of the first round."""
+        train = self.clients[client].train
+        [counts] = label_counts([train], self.dataset.labels, self.dataset.classes)
         return ClientSpec(
             id=client,
             model=model or self.settings.model[client % len(self.settings.model)],
             shape=self.shape,
             classes=self.dataset.classes,
-            samples=len(self.clients[client].train),
+            samples=len(train),
+            label_counts=tuple(counts.tolist()),
         )
 
 

@@ -38,6 +38,21 @@ def test_a_private_part_in_a_message_is_refused() -> None:
         finished(Leaky, TASK)
 
 
+def test_the_server_does_not_know_its_clients_labels() -> None:
+    known: list[ClientSpec] = []
+
+    class Curious(FedAvg):
+        name = "curious"
+
+        def send(self, server: State, client: ClientSpec, now: Round) -> Message:
+            known.append(client)
+            return super().send(server, client, now)
+
+    simulation = finished(Curious, TASK, rounds=2)
+    assert sum(simulation.specs[0].label_counts) == simulation.specs[0].samples
+    assert {client.label_counts for client in known} == {()}
+
+
 class Pushy(Standalone):
     """Its server sends what must be private."""
 

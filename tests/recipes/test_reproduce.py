@@ -242,11 +242,13 @@ def test_a_figure_is_drawn_for_every_case(cli: Cli, shows: str, extra: str, foun
         f'rounds = 2\nsamples = 400\n[[cases]]\nname = "One"\n{extra}\n[[cases]]\nname = "Two"\n{extra}\n'
         "settings = { classes_per_client = 3 }\n"
     )
-    code, out, error = cli("reproduce", "mine.toml", "--out", "out")
+    code, out, error = cli("reproduce", "mine.toml", "--rounds", "2", "--out", "out")
     assert (code, error) == (0, "")
     assert found in " ".join(out.split())
     for case in ("one", "two"):
-        assert "plotly" in Path(f"out/mine/{case}.html").read_text()
+        page = Path(f"out/mine/{case}.html").read_text()
+        assert "plotly" in page
+        assert "NOT AS PUBLISHED: 2 rounds" in page
 
 
 def test_a_sweep_is_one_figure_over_all_cases(cli: Cli) -> None:

@@ -85,7 +85,7 @@ class Fleet:
         """A client's kept tensors before it has ever trained; parts that come from the server are as it first sends."""
         with torch_stream(self.seed, "init", SERVER if self.method.same_start() else client):
             own = self._model(self.specs[client]).state_dict()
-        own |= self.method.receive(own, self.method.send(self.start, self.specs[client], self.first_round))
+        own |= self.method.receive(own, self.method.send(self.start, self.specs[client].public, self.first_round))
         return select(own, self.method.kept())
 
     def kept(self, client: int) -> State:

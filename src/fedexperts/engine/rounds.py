@@ -131,7 +131,7 @@ class Simulation:
             observer.ended(self.round, losses)
 
     def _round(self, number: int) -> Round:
-        return Round(number, self.settings.rounds, self.settings.seed)
+        return Round(number, self.settings.rounds, self.settings.seed, len(self.task.clients))
 
     def sample(self, round_number: int) -> list[int]:
         """S^t: K = C·N clients, drawn without replacement."""
@@ -140,7 +140,7 @@ class Simulation:
 
     def _job(self, cohort: Cohort, now: Round) -> Job:
         """Send to every client of the cohort, let it receive, and lay out what it will train on."""
-        messages = [self.method.send(self.server, client, now) for client in cohort.clients]
+        messages = [self.method.send(self.server, client.public, now) for client in cohort.clients]
         for client, message in zip(cohort.clients, messages, strict=True):
             self.passes(now.number, Channel.DOWN, client, message)
         changes = [self.method.receive(own, message) for own, message in zip(cohort.each(), messages, strict=True)]
@@ -273,7 +273,7 @@ class Simulation:
 
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
-        return self.method.send(self.server, self.specs[client], self._round(self.round + 1))
+        return self.method.send(self.server, self.specs[client].public, self._round(self.round + 1))
 
     def _predicted_class(self, model: Model, x: Tensor, received: State) -> Tensor:
         """-1 where the model's answer is not a number."""

@@ -79,6 +79,7 @@ class Round:
     number: int
     total: int
     seed: int
+    clients: int = 0  # N: all there are, sampled or not
 
     def stream(self, purpose: str, *where: int) -> np.random.Generator:
         """Random numbers of the round for a purpose of the method's own, at a place (a client's number)."""
@@ -267,21 +268,22 @@ class Method:
         return {part for part, owner in self.owners.items() if owner is not open_to}
 
 
-def weighted_mean(replies: Sequence[Reply]) -> State:
-    """Σ n_k/n w_k over the replies.
+def weighted_mean(replies: Sequence[Reply], parts: set[str] | None = None, equal: bool = False) -> State:
+    """Σ n_k/n w_k over the replies, of some parts or of all they hold; or the plain mean, where all are `equal`.
 
     Buffers are averaged like weights; whole numbers (BatchNorm's counters) become the largest.
     """
-    samples = torch.tensor([reply.message.numbers["samples"] for reply in replies], dtype=torch.float64)
-    shares = samples / samples.sum()
-    names = replies[0].message.tensors.keys()
-    for reply in replies:
-        if reply.message.tensors.keys() != names:
-            differing = sorted(reply.message.tensors.keys() ^ names)
+    samples = [1 if equal else reply.message.numbers["samples"] for reply in replies]
+    shares = torch.tensor(samples, dtype=torch.float64) / sum(samples)
+    sent = [reply.message.tensors if parts is None else select(reply.message.tensors, parts) for reply in replies]
+    names = sent[0].keys()
+    for reply, tensors in zip(replies, sent, strict=True):
+        if tensors.keys() != names:
+            differing = sorted(tensors.keys() ^ names)
             raise MethodError(f"clients {replies[0].client} and {reply.client} do not both send {', '.join(differing)}")
     state = {}
-    for name, first in replies[0].message.tensors.items():
-        stacked = torch.stack([reply.message.tensors[name] for reply in replies])
+    for name, first in sent[0].items():
+        stacked = torch.stack([tensors[name] for tensors in sent])
         if first.is_floating_point():
             state[name] = torch.tensordot(_queued(shares, stacked), stacked, dims=1)
         else:

@@ -1,12 +1,12 @@
-"""What methods share that exchange one row per class (mean logits, prototypes) in place of weights."""
+"""What methods share that exchange one row per class: mean logits, prototypes."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from fedexperts.methods.base import ByClass, Reply
-from fedexperts.methods.message import Message
+from fedexperts.methods.base import ByClass, Model, Reply
+from fedexperts.methods.message import Message, State
 
 
 def rows_of_own_classes(by_class: ByClass, name: str) -> Message:
@@ -26,3 +26,27 @@ def sums(replies: Sequence[Reply], name: str, means: Tensor, by_samples: bool) -
         total.index_add_(0, sent["classes"], own[:, None] * sent["means"])
         weight.index_add_(0, sent["classes"], own)
     return total, weight
+
+
+PROTOTYPES = "prototypes"
+_MEANS, _KNOWN = f"{PROTOTYPES}.means", f"{PROTOTYPES}.known"
+
+
+def no_prototypes(model: Model) -> State:
+    """The classes' mean features before anybody has sent any."""
+    weight = model.head.weight
+    return {_MEANS: torch.zeros_like(weight), _KNOWN: weight.new_zeros(len(weight))}
+
+
+def next_prototypes(server: State, replies: Sequence[Reply]) -> State:
+    """The clients' prototypes, weighted by samples; a class that nobody sends keeps the one it has."""
+    total, samples = sums(replies, PROTOTYPES, server[_MEANS], by_samples=True)
+    new = samples > 0
+    means = torch.where(new[:, None], total / samples.clamp(min=1)[:, None], server[_MEANS])
+    return {_MEANS: means, _KNOWN: server[_KNOWN].maximum(new.to(means))}
+
+
+def distance_to_prototypes(features: Tensor, y: Tensor, received: State) -> Tensor:
+    """The squared distance to the class's prototype, a mean over features and samples; none where it is not known."""
+    distances = (features - received[_MEANS][y]).square().mean(1) * received[_KNOWN][y]
+    return distances.mean()

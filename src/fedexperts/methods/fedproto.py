@@ -11,7 +11,13 @@ from torch.nn import functional as F
 from fedexperts.config import Frozen
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Trained
-from fedexperts.methods.classwise import rows_of_own_classes, sums
+from fedexperts.methods.classwise import (
+    PROTOTYPES,
+    distance_to_prototypes,
+    next_prototypes,
+    no_prototypes,
+    rows_of_own_classes,
+)
 from fedexperts.methods.message import Message, Owner, State
 
 
@@ -36,8 +42,7 @@ class FedProto(Method):
     options: Options
 
     def start(self, model: Model) -> State:
-        weight = model.head.weight
-        return {"prototypes.means": torch.zeros_like(weight), "prototypes.known": weight.new_zeros(len(weight))}
+        return no_prototypes(model)
 
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
         if self.options.predict_with == "head":
@@ -48,23 +53,19 @@ class FedProto(Method):
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         features = self.represent(model, batch.x, received)
-        means, known = received["prototypes.means"], received["prototypes.known"]
-        if means.shape[1] != features.shape[1]:
+        if (width := received["prototypes.means"].shape[1]) != features.shape[1]:
             raise MethodError(
                 f"fedproto compares features, but one client's have the width {features.shape[1]} and another's "
-                f"{means.shape[1]}; use models that end alike, such as cnn1 … cnn5"
+                f"{width}; use models that end alike, such as cnn1 … cnn5"
             )
-        distance = (features - means[batch.y]).square().mean(1) * known[batch.y]
-        return F.cross_entropy(model.head(features), batch.y) + self.options.pull * distance.mean()
+        distance = distance_to_prototypes(features, batch.y, received)
+        return F.cross_entropy(model.head(features), batch.y) + self.options.pull * distance
 
     def collect(self, model: Model, x: Tensor, received: State) -> Tensor:
         return self.represent(model, x, received)
 
     def reply(self, after: Trained, now: Round) -> Message:
-        return rows_of_own_classes(after.by_class, "prototypes")
+        return rows_of_own_classes(after.by_class, PROTOTYPES)
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
-        total, samples = sums(replies, "prototypes", server["prototypes.means"], by_samples=True)
-        new = samples > 0
-        means = torch.where(new[:, None], total / samples.clamp(min=1)[:, None], server["prototypes.means"])
-        return {"prototypes.means": means, "prototypes.known": server["prototypes.known"].maximum(new.to(means))}
+        return next_prototypes(server, replies)

@@ -44,6 +44,7 @@ def write_analysis(records: Sequence[Record], sections: Sequence[Section], path:
     body = [
         f"<h1>{escape(title)}</h1>",
         _definitions(_facts([run.record.settings for run in runs])),
+        _lines(notes(records)),
         *_sections(sections),
         "<h2>Settings</h2>",
         *map(_settings, runs),
