@@ -133,10 +133,10 @@ def test_what_cannot_be_the_common_expert_says_why(tmp_path: Path) -> None:
     with pytest.raises(MethodError, match="is not the folder of a finished run"):
         make_simulation("fedjets", TASK, options={"common": tmp_path})
     fedexperts.run("standalone", TASK, out=tmp_path / "alone", rounds=1)
-    with pytest.raises(MethodError, match="no shared extractor like the clients' model"):
+    with pytest.raises(MethodError, match="shares no extractor; give --common a FedAvg run"):
         make_simulation("fedjets", TASK, options={"common": tmp_path / "alone"})
     fedexperts.run("fedavg", make_task("cnn-pm"), out=tmp_path / "other", rounds=1)
-    with pytest.raises(MethodError, match="no shared extractor like the clients' model"):
+    with pytest.raises(MethodError, match="like the clients' model; give --common a FedAvg run"):
         make_simulation("fedjets", TASK, options={"common": tmp_path / "other"})
 
 

@@ -1,12 +1,16 @@
 """What makes FedMoE-DA itself."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+import safetensors.torch
 import torch
 from support import assert_close, finished, make_simulation, make_task, states
 from torch.nn import functional as F
 
 from fedexperts.engine import Observer, Simulation
-from fedexperts.errors import MethodError
+from fedexperts.errors import MethodError, SettingsError
 from fedexperts.measure import History
 from fedexperts.methods import Channel, Message, Model, Reply, Round, Trained, Want
 from fedexperts.methods.fedmoe_da import FedMoEDA
@@ -220,6 +224,56 @@ def test_clients_may_have_different_numbers_of_experts() -> None:
     loop = finished("fedmoe-da", TASK, options=options, **EVERYBODY)
     assert [len(loop.client_state(k)["gate.weight"]) for k in range(6)] == [2, 3, 2, 3, 2, 3]
     assert_close(states(finished("fedmoe-da", TASK, options=options, executor="stacked", **EVERYBODY)), states(loop))
+
+
+# --- a pre-trained embedding
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fedavg")
+    finished("fedavg", TASK, folder=folder / "state")
+    return folder
+
+
+def saved_embedding(folder: Path) -> torch.Tensor:
+    saved = safetensors.torch.load_file(next(folder.glob("state/server.*")))["extractor.conv1.weight"]
+    return saved.float().double()  # models are made in float32
+
+
+def test_a_frozen_embedding_stays_as_it_was_trained_and_never_travels(pretrained: Path) -> None:
+    watch, history = Watch(), History()
+    options = {"embedding": "frozen", "pretrained": pretrained, "interval": 2}
+    simulation = finished("fedmoe-da", TASK, observers=(watch, history), rounds=5, options=options, **EVERYBODY)
+    saved = saved_embedding(pretrained)
+    for client in range(6):
+        state = simulation.client_state(client)
+        assert torch.equal(state["embedding.conv1.weight"], saved)
+    assert not any(name.startswith("embedding.") for _, _, _, message in watch.sent for name in message.tensors)
+    gate = simulation.client_state(0)["gate.weight"].numel()
+    assert [row["up_parameters"] for row in history.rows if row["client"] == 0] == [gate, 0, gate, 0, gate]
+    rows = 3 * 4 * 6
+    assert [row["down_parameters"] for row in history.rows if row["client"] == 0] == [0, rows, 0, rows, 0]
+    stacked = finished("fedmoe-da", TASK, rounds=5, options=options, executor="stacked", **EVERYBODY)
+    assert_close(states(stacked), states(simulation))
+
+
+def test_a_tuned_embedding_begins_there_and_goes_on(pretrained: Path) -> None:
+    options = {"embedding": "tuned", "pretrained": pretrained}
+    simulation = make_simulation("fedmoe-da", TASK, options=options, **EVERYBODY)
+    saved = saved_embedding(pretrained)
+    assert torch.equal(simulation.server["embedding.conv1.weight"], saved)
+    simulation.step()
+    assert not torch.equal(simulation.server["embedding.conv1.weight"], saved)
+
+
+def test_a_pre_trained_embedding_comes_from_somewhere(pretrained: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="needs --pretrained RUN"):
+        FedMoEDA(options={"embedding": "frozen"})
+    with pytest.raises(MethodError, match="is not the folder of a finished run; give --pretrained one of FedAvg's"):
+        FedMoEDA(options={"embedding": "frozen", "pretrained": tmp_path}).parts(SPEC)
+    with pytest.raises(MethodError, match=r"has no conv1.weight.* like the clients' model"):
+        FedMoEDA(options={"embedding": "frozen", "pretrained": pretrained}).parts(replace(SPEC, model="cnn5"))
 
 
 def test_more_experts_for_a_sample_than_there_are_is_an_error() -> None:

@@ -1,20 +1,19 @@
 """FedJETs: a frozen common expert tells a shared gate which few of the shared experts go to which client."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self, cast
 
-import safetensors.torch
 import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Model, Reply, Round, Stage, Trained, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
 from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, mixed, one, strongest
+from fedexperts.methods.saved import fitting, saved_part
 from fedexperts.models import Parts, build
 from fedexperts.task import ClientSpec
 
@@ -100,8 +99,8 @@ class FedJETs(Mixture):
 
     def start(self, model: Model) -> State:
         common = model.common.state_dict()
-        if self.options.common is not None:
-            common = saved_extractor(self.options.common, like=common)
+        if (folder := self.options.common) is not None:
+            common = fitting(saved_part(folder, "extractor", "common"), common, folder, "common")
         experts = nn.ModuleList(fresh(model.experts[0]) for _ in range(self.options.experts))
         parts = {"common": common, "gate": model.gate.state_dict(), "experts": experts.state_dict()}
         return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
@@ -156,18 +155,3 @@ def fresh(expert: nn.Module) -> nn.Module:
         if callable(reset := getattr(layer, "reset_parameters", None)):
             reset()
     return twin
-
-
-def saved_extractor(folder: Path, like: Mapping[str, Tensor]) -> State:
-    """The shared extractor with which a finished run ended."""
-    files = list(folder.glob("state/server.*.safetensors"))
-    if len(files) != 1:
-        raise MethodError(f"fedjets: {folder} is not the folder of a finished run; give --common one of FedAvg's")
-    saved = select(safetensors.torch.load_file(files[0]), {"extractor"})
-    found = {name.removeprefix("extractor."): tensor for name, tensor in saved.items()}
-    if {name: t.shape for name, t in found.items()} != {name: t.shape for name, t in like.items()}:
-        raise MethodError(
-            f"fedjets: the run in {folder} has no shared extractor like the clients' model; "
-            "give --common a FedAvg run with the same data and --model"
-        )
-    return {name: found[name].to(tensor) for name, tensor in like.items()}

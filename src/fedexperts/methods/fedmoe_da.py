@@ -2,10 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from pathlib import Path
+from typing import Literal, Self, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,6 +14,7 @@ from fedexperts.config import Frozen, NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Reply, Round, Stage, Trained, Want, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
+from fedexperts.methods.saved import fitting, saved_part
 from fedexperts.models import Parts, SparseExperts, build
 from fedexperts.task import ClientSpec
 
@@ -56,6 +58,24 @@ class FedMoEDA(Method):
             "same", description="whether gates and experts begin alike on all clients (the paper does not say)"
         )
 
+        embedding: Literal["fresh", "frozen", "tuned"] = Field(
+            "fresh", description="new, or pre-trained and left as it is (and never sent), or pre-trained and trained on"
+        )
+        pretrained: Path | None = Field(
+            None, description="folder of a finished FedAvg run with the same --model, for a pre-trained embedding"
+        )
+
+        @field_validator("pretrained")
+        @classmethod
+        def _absolute(cls, folder: Path | None) -> Path | None:
+            return None if folder is None else folder.expanduser().absolute()  # a run is resumed from anywhere
+
+        @model_validator(mode="after")
+        def _from_somewhere(self) -> Self:
+            if (self.embedding == "fresh") != (self.pretrained is None):
+                raise ValueError("an embedding that is frozen or tuned needs --pretrained RUN, a fresh one has none")
+            return self
+
     options: Options
 
     # --- the model
@@ -71,6 +91,9 @@ class FedMoEDA(Method):
         if self.options.top > own:
             raise MethodError(f"client {client.id} has {own} experts, but a sample uses top = {self.options.top}")
         embedding, expert = _cut(client)
+        if (folder := self.options.pretrained) is not None:
+            saved = saved_part(folder, "extractor", "pretrained")
+            embedding.load_state_dict(fitting(saved, embedding.state_dict(), folder, "pretrained"))
         width = embedding(torch.zeros(1, *client.shape)).numel()
         return {
             "embedding": embedding,
@@ -80,7 +103,12 @@ class FedMoEDA(Method):
         }
 
     def stages(self, now: Round) -> Sequence[Stage]:
-        return [Stage(("embedding", "gate", "experts"), self.loss, self.train.epochs)]
+        moving = ("gate", "experts") if self._frozen else ("embedding", "gate", "experts")
+        return [Stage(moving, self.loss, self.train.epochs)]
+
+    @property
+    def _frozen(self) -> bool:
+        return self.options.embedding == "frozen"
 
     def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
         return cast(Tensor, model.embedding(x).flatten(1))
@@ -97,16 +125,20 @@ class FedMoEDA(Method):
         return self.options.start == "same"
 
     def kept(self) -> set[str]:
-        return set(self.owners) - {"embedding"}
+        return set(self.owners) if self._frozen else set(self.owners) - {"embedding"}
 
     # --- between a client and the server
 
     def start(self, model: Model) -> State:
-        return _embedding(model.state_dict()) | {"matrix.round": torch.tensor(0)}
+        return self._travels(model.state_dict()) | {"matrix.round": torch.tensor(0)}
+
+    def _travels(self, tensors: Mapping[str, Tensor]) -> State:
+        """Θ, unless everybody has it for good."""
+        return {} if self._frozen else select(tensors, {"embedding"})
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """Θ, and the client's rows of A if it has not got them yet."""
-        message = _embedding(server)
+        message = self._travels(server)
         last, seen = server["matrix.round"], server.get(f"seen.{client.id}")
         if f"places.{client.id}" in server and (seen is None or seen < last):
             message |= {f"rows.{kind}": server[f"{kind}.{client.id}"] for kind in ("places", "weights")}
@@ -120,16 +152,13 @@ class FedMoEDA(Method):
 
     def reply(self, after: Trained, now: Round) -> Message:
         gate = {"gate.weight": after.own["gate.weight"]} if self._renews(now) else {}
-        return Message(_embedding(after.own) | gate, {"samples": 1})  # each counts alike (Eq. 5)
+        return Message(self._travels(after.own) | gate, {"samples": after.client.samples})
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
-        embeddings = [
-            Reply(r.client, Message(select(r.message.tensors, {"embedding"}), {"samples": 1})) for r in replies
-        ]
         seen = {f"seen.{reply.client}": server["matrix.round"].clone() for reply in replies}
-        server = server | weighted_mean(embeddings) | seen
+        server = server | weighted_mean(replies, {"embedding"}, equal=True) | seen
         if self._renews(now):
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
             server |= self._matrix(server) | {"matrix.round": torch.full_like(server["matrix.round"], now.number)}
@@ -177,10 +206,6 @@ class FedMoEDA(Method):
                 experts = [weight / total * at_hand[w].tensors[w.what + layer] for w, weight in there.items()]
                 adopted[name] = torch.stack(experts).sum(0)
         return adopted
-
-
-def _embedding(tensors: Mapping[str, Tensor]) -> State:
-    return select(tensors, {"embedding"})
 
 
 def _rows(after: Trained) -> list[dict[Want, float]]:
