@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedexperts.methods import Batch, Message, Method, Model, Owner, Round, Stage, State, Trained
+from fedexperts.methods import Batch, Message, Method, Model, Owner, Round, Stage, State, Trained, Want
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 
@@ -20,20 +20,31 @@ class Memory(nn.Module):
 
 
 class Everything(Method):
-    """Two stages with rates of their own, BatchNorm, a shared part that is kept, messages that differ, a memory."""
+    """Two stages with rates and shares of their own, BatchNorm, a shared part that is kept, messages that differ, a
+
+    memory, a look at the training data, a part that a peer is asked for.
+    """
 
     name = "everything"
     title = "Everything"
     source = "nobody's"
-    owners = {"extractor": Owner.SHARED, "norm": Owner.SHARED, "head": Owner.PRIVATE, "memory": Owner.PRIVATE}
+    owners = {
+        "extractor": Owner.SHARED,
+        "norm": Owner.SHARED,
+        "head": Owner.PRIVATE,
+        "memory": Owner.PRIVATE,
+        "advice": Owner.PEER,
+    }
 
     def parts(self, client: ClientSpec) -> Parts:
         parts = super().parts(client)
-        return {"extractor": parts["extractor"], "norm": nn.BatchNorm1d(500), "head": parts["head"], "memory": Memory()}
+        more = {"norm": nn.BatchNorm1d(500), "memory": Memory(), "advice": nn.Linear(500, 4)}
+        return {"extractor": parts["extractor"], "head": parts["head"], **more}
 
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
         features = model.norm(model.extractor(x))
-        return cast(Tensor, model.head(features) + received["hint.shift"] + 0.1 * model.memory.head_bias)
+        advised = model.head(features) + 0.1 * model.advice(features)
+        return cast(Tensor, advised + received["hint.shift"] + 0.1 * model.memory.head_bias)
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         pull = (model.head.weight - received["hint.weight"]).square().sum()
@@ -41,25 +52,40 @@ class Everything(Method):
 
     def stages(self, now: Round) -> Sequence[Stage]:
         return [
-            Stage(("head",), self.loss, epochs=1, rates={"head": 0.02}),
-            Stage(("extractor", "norm"), super().loss, epochs=2, rates={"norm": 0.2}),
+            Stage(("head", "advice"), self.loss, epochs=1, rates={"head": 0.02}, share=(0, 0.4)),
+            Stage(("extractor", "norm"), super().loss, epochs=2, rates={"norm": 0.2}, share=(0.4, 1)),
         ]
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         rng = now.stream("hint", client.id)
         like = server["extractor.conv1.weight"]
         hint = {"hint.shift": rng.normal(size=4), "hint.weight": rng.normal(size=(4, 500))}
-        return Message({**server, **{n: torch.from_numpy(v).to(like) for n, v in hint.items()}}, {"round": now.number})
+        hints = {n: torch.from_numpy(v).to(like) for n, v in hint.items()}
+        rare = {"rare.thing": like} if client.id % 2 else {}  # not everybody's: the loss must not hear of it
+        return Message({**server, **hints, **rare}, {"round": now.number})
+
+    def heard(self, message: Message) -> State:
+        return {name: tensor for name, tensor in message.tensors.items() if name != "rare.thing"}
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         mixed = {n: (own[n] + t) / 2 for n, t in message.tensors.items() if n in ("norm.weight", "norm.bias")}
         return {n: t for n, t in message.tensors.items() if n.startswith("extractor.")} | mixed
 
     def finish(self, after: Trained, now: Round) -> State:
-        return {"memory.head_bias": after.own["head.bias"] * now.number}
+        return {"memory.head_bias": after.own["head.bias"] * now.number + after.by_class.means.mean(1)}
+
+    def collect(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return cast(Tensor, model.extractor(x))
+
+    def wants(self, after: Trained, now: Round) -> Sequence[Want]:
+        return [Want((after.client.id + step) % 6, "advice") for step in (1, 2)]
+
+    def adopt(self, after: Trained, fetched: Mapping[Want, Message], now: Round) -> State:
+        theirs = [message.tensors["advice.bias"] for message in fetched.values()]
+        return {"advice.bias": torch.stack([after.own["advice.bias"], *theirs]).mean(0)}
 
     def kept(self) -> set[str]:
-        return {"norm", "head", "memory"}
+        return {"norm", "head", "memory", "advice"}
 
     def personalise(self, own: Mapping[str, Tensor], message: Message) -> State:
         return self.receive(own, message) | {"head.bias": own["head.bias"] + 0.1}

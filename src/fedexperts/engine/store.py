@@ -19,7 +19,7 @@ import torch
 
 from fedexperts.errors import SavedStateError
 from fedexperts.files import write_atomically
-from fedexperts.methods import State
+from fedexperts.methods import State, pack
 
 FORMAT = 1
 MANIFEST = "checkpoint.json"
@@ -95,7 +95,7 @@ Record = dict[str, Any]
 
 def write_tensors(folder: Path, name: str, tensors: State) -> Record:
     """Write tensors to a new file, safely on disk when this returns."""
-    raw = safetensors.torch.save({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    raw = pack(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / name, "wb") as file:
         file.write(raw)

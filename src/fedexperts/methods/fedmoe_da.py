@@ -157,7 +157,7 @@ class FedMoEDA(Method):
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
-        seen = {f"seen.{reply.client}": server["matrix.round"].clone() for reply in replies}
+        seen = {f"seen.{reply.client}": server["matrix.round"] for reply in replies}
         server = server | weighted_mean(replies, {"embedding"}, equal=True) | seen
         if self._renews(now):
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}

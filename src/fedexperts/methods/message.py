@@ -39,6 +39,17 @@ def select(tensors: Mapping[str, Tensor], parts: set[str]) -> State:
     return {name: tensors[name] for name in tensors if part_of(name) in parts}
 
 
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors in the safetensors format. One that stands under two names is written twice, as if it were two."""
+    found: State = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        found[name] = whole.clone() if whole.data_ptr() in places else whole
+        places.add(whole.data_ptr())
+    return safetensors.torch.save(found)
+
+
 @dataclass(frozen=True)
 class Message:
     """Named tensors and a few numbers. A message with neither is not sent."""
@@ -69,8 +80,7 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The message in the safetensors format; numbers are tensors of one value."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
-        return safetensors.torch.save(tensors | {_NUMBER + name: _number(x) for name, x in self.numbers.items()})
+        return pack({**self.tensors, **{_NUMBER + name: _number(x) for name, x in self.numbers.items()}})
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Message":
