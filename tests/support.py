@@ -11,7 +11,7 @@ from fedexperts.engine import Observer, Simulation
 from fedexperts.methods import Method, method_class
 from fedexperts.task import Task
 
-TRAIN_SIZES = (64, 45, 33, 12, 50, 16)
+TRAIN_SIZES = (32, 29, 17, 12, 24, 16)
 """Full batches, ragged last batches, and a client with less than a batch of 16."""
 
 

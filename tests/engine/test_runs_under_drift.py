@@ -10,7 +10,7 @@ from support import assert_close, assert_same_bits, make_simulation, states
 from fedexperts.engine import Evaluation, Observer, Simulation
 from fedexperts.task import Task
 
-TASK = Task.of(data="digits", clients=4, drift="sudden", phases=2, classes_per_client=2)
+TASK = Task.of(data="digits", samples=400, clients=4, drift="sudden", phases=2, classes_per_client=2)
 VALUES = {"rounds": 4, "participation": 1.0, "lr": 0.1}
 
 
@@ -52,7 +52,7 @@ def test_accuracy_falls_when_the_data_change_and_comes_back() -> None:
 
 @pytest.mark.parametrize("drift", ["sudden", "gradual"])
 def test_together_equals_one_by_one_and_resumed_equals_whole(drift: str, tmp_path: Path) -> None:
-    task = Task.of(data="digits", clients=4, drift=drift, phases=2, classes_per_client=2)
+    task = Task.of(data="digits", samples=200, clients=4, drift=drift, phases=2, classes_per_client=2)
     whole = make_simulation("fedmoe", task, folder=tmp_path / "whole", **VALUES)
     whole.step()
     whole.step()
