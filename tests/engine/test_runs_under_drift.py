@@ -10,7 +10,7 @@ from support import assert_close, assert_same_bits, make_simulation, states
 from fedexperts.engine import Evaluation, Observer, Simulation
 from fedexperts.task import Task
 
-TASK = Task.of(data="digits", samples=400, clients=4, drift="sudden", phases=2, classes_per_client=2)
+TASK = Task.of(data="digits", samples=1000, clients=4, drift="sudden", phases=2, classes_per_client=2)
 VALUES = {"rounds": 4, "participation": 1.0, "lr": 0.1}
 
 
