@@ -67,8 +67,8 @@ class Recipe(Frozen):
     source: str = Field(description="whose table or figure it is")
     base: str | None = Field(
         None,
-        description="a recipe, by name or by its path from this one's folder, whose settings this one changes, and whose "
-        "published_as, methods and seeds it has where it gives none",
+        description="another recipe, or its path from this one's folder: its settings, which this one changes, and its "
+        "published_as, methods and seeds where this one has none",
     )
     shows: Literal["table", "clients", "tsne", "cost", "sweep", "gates", "convergence"] = Field(
         "table", description="how it is shown: a table, or the figure of that analysis"
