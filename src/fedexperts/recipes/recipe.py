@@ -16,6 +16,8 @@ FAILED = "-"
 """What a paper prints where a method did not converge."""
 CLAIMED: Kind = "selected"
 """The figure for claims of our own."""
+INHERITED = ("settings", "published_as", "methods", "seeds")
+"""What a recipe takes from its base. Cases and claims are always its own."""
 HOME = Path(__file__).parent
 Values = dict[str, Any]
 
@@ -63,6 +65,11 @@ class Recipe(Frozen):
     path: Path
     title: str = Field(description="what is shown")
     source: str = Field(description="whose table or figure it is")
+    base: str | None = Field(
+        None,
+        description="another recipe, or its path from this one's folder: its settings, which this one changes, and its "
+        "published_as, methods and seeds where this one has none",
+    )
     shows: Literal["table", "clients", "tsne", "cost", "sweep", "gates", "convergence"] = Field(
         "table", description="how it is shown: a table, or the figure of that analysis"
     )
@@ -122,15 +129,25 @@ def shipped() -> dict[str, Path]:
 
 def read(name: str) -> Recipe:
     """The recipe of that name (`fedmoe/table3`), or in a file of one's own (`mine.toml`)."""
+    return _read(name, Path(), ())
+
+
+def _read(name: str, folder: Path, above: tuple[Path, ...]) -> Recipe:
+    """The recipe of that name, or in that file as seen from the folder; `above` are those that it is a base of."""
     known = shipped()
     if name not in known and not name.endswith(".toml"):
         raise SettingsError(
             f"unknown recipe '{name}'{suggestion(name, known)}; `fedexperts reproduce` lists them, "
             "and a recipe of your own is a file that ends in .toml"
         )
-    path = known.get(name) or Path(name)
+    path = known.get(name) or folder / name
+    chain = (*above, path.resolve())
+    if chain[-1] in above:
+        raise SettingsError(f"bases go in a circle: {' → '.join(file.name for file in chain)}")
     values = read_toml(path)
     with naming(path):
+        if isinstance(values.get("base"), str):
+            values = _changed(_read(values["base"], path.parent, chain), values)
         cases = values.get("cases")
         if isinstance(cases, list):  # each by itself, so that an error says in which
             values["cases"] = [_case(number, case) for number, case in enumerate(cases, start=1)]
@@ -138,6 +155,13 @@ def read(name: str) -> Recipe:
             if place in values:
                 raise SettingsError(f"unknown setting '{place}'; a recipe is called as its file is")
         return Recipe.check(values | {"name": name if name in known else path.stem, "path": path})
+
+
+def _changed(base: Recipe, values: Values) -> Values:
+    """What the base has, changed by these values: settings one by one, the rest as a whole."""
+    settings = values.get("settings", {})
+    both = {"settings": base.settings | settings} if isinstance(settings, dict) else {}
+    return {name: getattr(base, name) for name in INHERITED} | values | both
 
 
 @contextmanager
