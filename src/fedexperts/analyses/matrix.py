@@ -69,9 +69,7 @@ def aggregation_matrix(simulation: Simulation) -> Matrix:
     server, method = simulation.server, simulation.method
     clients = sorted(int(name.removeprefix("places.")) for name in server if name.startswith("places."))
     if not clients:
-        raise MethodError(
-            f"{method.title} ({method.name}) makes no aggregation matrix: it mixes no experts of peers"
-        )
+        raise MethodError(f"{method.title} ({method.name}) makes no aggregation matrix: it mixes no experts of peers")
     experts, sources, weights = [], [], []
     for client in clients:
         own = server[f"weights.{client}"].double().cpu().numpy()
