@@ -7,10 +7,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedexperts.analyses import Fetched
-from fedexperts.report.drawing import FEW_CLIENTS, GRID, LINE, canvas, cells, heat_map, panels, text, transparent
-from fedexperts.report.runs import PALETTE
+from fedexperts.report.drawing import FEW_CLIENTS, LINE, canvas, cells, heat_map, panels, text, transparent
+from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR
 
 SHARES = [(0, transparent(PALETTE[0], 0)), (1, transparent(PALETTE[0], 0.75))]
+USED = [(0, transparent(PALETTE[0], 0.08)), SHARES[1]]  # never is not the same as nobody asked
+BORDER = {"color": REFERENCE_COLOUR, "width": 2}
 SHARE_BAR = {"thickness": 10, "outlinewidth": 0}
 NUMBERS_IN_A_HALF = 150  # cells of a matrix in half the page's width that have room for numbers
 NAMED_GROUPS = 40  # more names than these do not fit along a side or around a circle
@@ -23,12 +25,13 @@ def mixture(shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, clas
     """Who is mixed of whom, on the left as numbered, on the right ordered by most frequent class."""
     figure = panels(["by number", "by most frequent class"], horizontal_spacing=0.08)
     by_class = np.argsort(dominant, kind="stable")
+    numbers = np.where(np.nan_to_num(shares) > 0, np.char.mod("%.2f", np.nan_to_num(shares)), "")
     for panel, order in enumerate((np.arange(len(names)), by_class), start=1):
         heat = cells(
             shares[np.ix_(order, order)],
             [names[one] for one in order],
             [names[one] for one in order],
-            _numbers(shares[np.ix_(order, order)]) if shares.size <= NUMBERS_IN_A_HALF else None,
+            numbers[np.ix_(order, order)] if shares.size <= NUMBERS_IN_A_HALF else None,
             zmax=float(np.nanmax(shares)),
             colorscale=SHARES,
             showscale=panel == 2,
@@ -41,8 +44,8 @@ def mixture(shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, clas
     starts = np.flatnonzero(np.diff(ordered)) + 1
     middles = [(start + end - 1) // 2 for start, end in zip([0, *starts], [*starts, len(names)], strict=True)]
     for start in starts - 0.5:
-        figure.add_hline(y=start, line={"color": LINE, "width": 1}, col=2)
-        figure.add_vline(x=start, line={"color": LINE, "width": 1}, col=2)
+        figure.add_hline(y=start, line=BORDER, col=2)
+        figure.add_vline(x=start, line=BORDER, col=2)
     ticks = {
         "tickvals": [names[by_class[middle]] for middle in middles],
         "ticktext": [text(class_names[ordered[middle]]) for middle in middles],
@@ -51,9 +54,9 @@ def mixture(shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, clas
     whole = {"type": "category", "showgrid": False, "zeroline": False, "mirror": True, "showline": True}
     figure.update_xaxes(whole)
     figure.update_yaxes(whole | {"autorange": "reversed"})
-    if len(names) <= FEW_CLIENTS:
-        figure.update_xaxes(dtick=1, col=1)
-        figure.update_yaxes(dtick=1, col=1)
+    some = {"dtick": 1} if len(names) <= FEW_CLIENTS else {"nticks": 12}
+    figure.update_xaxes(some, col=1)
+    figure.update_yaxes(some, col=1)
     figure.update_xaxes(ticks, col=2)
     figure.update_yaxes(ticks, col=2)
     figure.update_layout(height=540)
@@ -65,10 +68,10 @@ def chosen_by_class(shares: np.ndarray, rows: Sequence[str], class_names: Sequen
     figure = heat_map(
         shares,
         class_names,
-        _numbers(shares),
+        np.where(np.isnan(shares), "", np.char.mod("%.2f", np.nan_to_num(shares))),
         ("class", ""),
         zmax=1,
-        colorscale=SHARES,
+        colorscale=USED,
         hoverongaps=False,
         hovertemplate="%{customdata}, class %{x}: %{z:.3f}<extra></extra>",
         customdata=[[text(row)] * len(class_names) for row in rows],
@@ -76,11 +79,6 @@ def chosen_by_class(shares: np.ndarray, rows: Sequence[str], class_names: Sequen
     )
     figure.update_yaxes(tickvals=np.arange(len(rows)), ticktext=[text(row) for row in rows])
     return figure
-
-
-def _numbers(shares: np.ndarray) -> np.ndarray:
-    """As text; nothing where nothing is."""
-    return np.where(np.nan_to_num(shares) > 0, np.char.mod("%.2f", np.nan_to_num(shares)), "")
 
 
 def talk(fetched: Fetched, dominant: np.ndarray, class_names: Sequence[str], edges: int) -> go.Figure:
@@ -112,14 +110,18 @@ def talk(fetched: Fetched, dominant: np.ndarray, class_names: Sequence[str], edg
         )
     )
     figure.add_trace(_clients(x, y, fetched, [text(class_names[one]) for one in dominant]))
+    if len(around) <= NAMED_CLIENTS:
+        size = 12 if len(around) <= FEW_CLIENTS else 9
+        numbers = {"mode": "text", "text": np.arange(len(around)), "textfont": {"size": size}}
+        figure.add_trace(go.Scatter(x=1.08 * x, y=1.08 * y, hoverinfo="skip", showlegend=False, **numbers))
     step = 2 * np.pi / len(around)
     for one_class, group in groupby(around, key=lambda client: int(dominant[client])):
         members = angle[list(group)]
         arc = np.linspace(members[0] + 0.35 * step, members[-1] - 0.35 * step, 30)
-        figure.add_trace(_line(1.14 * np.cos(arc), 1.14 * np.sin(arc), LINE, 3))
+        figure.add_trace(_line(1.16 * np.cos(arc), 1.16 * np.sin(arc), LINE, 3))
         if len(set(dominant.tolist())) <= NAMED_GROUPS:
             middle, name = arc.mean(), text(class_names[one_class])
-            label = {"x": 1.22 * np.cos(middle), "y": 1.22 * np.sin(middle), "text": name, "showarrow": False}
+            label = {"x": 1.23 * np.cos(middle), "y": 1.23 * np.sin(middle), "text": name, "showarrow": False}
             side = "center" if abs(np.cos(middle)) < 0.3 else "left" if np.cos(middle) > 0 else "right"
             figure.add_annotation(label | {"xanchor": side})
     figure.update_xaxes(visible=False, range=[-1.6, 1.6])
@@ -134,17 +136,13 @@ def _line(x: object, y: object, colour: str, width: float, **values: object) -> 
 
 
 def _clients(x: np.ndarray, y: np.ndarray, fetched: Fetched, classes: Sequence[str]) -> go.Scatter:
-    """The clients, with their numbers inside where there is room."""
-    named = len(x) <= NAMED_CLIENTS
-    numbers = np.arange(len(x))
+    given, got = fetched.counts.sum(axis=0), fetched.counts.sum(axis=1)
     return go.Scatter(
         x=x,
         y=y,
-        mode="markers+text" if named else "markers",
-        text=numbers if named else None,
-        textfont={"size": 11 if len(x) <= FEW_CLIENTS else 9},
-        marker={"size": 26 if len(x) <= FEW_CLIENTS else 14, "color": GRID, "line": {"width": 1, "color": LINE}},
-        customdata=list(zip(numbers, classes, fetched.counts.sum(1), fetched.counts.sum(0), strict=True)),
+        mode="markers",
+        marker={"size": 12 if len(x) <= FEW_CLIENTS else 8, "color": REFERENCE_COLOUR, "line": {"width": 0}},
+        customdata=list(zip(range(len(x)), classes, got, given, strict=True)),
         hovertemplate="client %{customdata[0]}, most of class %{customdata[1]}<br>fetched %{customdata[2]}, "
         "gave %{customdata[3]}<extra></extra>",
         showlegend=False,

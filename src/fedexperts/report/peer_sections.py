@@ -36,7 +36,7 @@ def matrix(record: Record, experts: bool = False, name: str | None = None) -> It
         "find each other, the squares along the diagonal are strong.",
         drawn.mixture(shares, [str(client) for client in range(len(dominant))], dominant, record.class_names),
         f"A client's experts are on average {_percent(own)} its own. "
-        + _alike_in_words(like, "of what comes from others"),
+        + _alike_in_words(like, "of what comes from others is"),
     )
     if experts:
         names, whole = found.by_expert()
@@ -55,18 +55,12 @@ def experts(record: Record, chosen: Sequence[int] = (), name: str | None = None)
     name = name or record.title
     times = analyses.times_chosen(table, *record.counts.shape)
     together = times.sum(axis=0)
-    of_all = together.sum(axis=1) / together.sum()
-    most, least = of_all.argmax(), of_all.argmin()
     yield Section(
         f"Experts of {name}, by class",
         "For which part of a class's test samples, of all clients, an expert has the largest weight: a column makes 1. "
         "Experts of different clients are taken together by their number.",
         drawn.chosen_by_class(analyses.shares_chosen(together), table.names, record.class_names),
-        f"Chosen most: {table.names[most]}, for {_percent(of_all[most])} of the samples; least: {table.names[least]}, "
-        f"for {_percent(of_all[least])}. {_percent(analyses.agreement(together))} of the samples go where most of "
-        f"their class go, {_percent(analyses.agreement(times))} where most of their class go on their client; if "
-        f"classes made no difference it would be {_percent(of_all[most])} and "
-        f"{_percent(analyses.agreement(times.sum(axis=2, keepdims=True)))}.",
+        _use_in_words(times, table.names),
     )
     if chosen:
         yield Section(
@@ -96,7 +90,7 @@ def peers(record: Record, edges: int = EDGES, name: str | None = None) -> Iterat
         drawn.talk(found, dominant, record.class_names, edges),
         f"{found.counts.sum():,} fetches between {len(pairs)} of {comb(len(dominant), 2)} pairs of clients, "
         f"most often clients {one} and {other} ({times:,}); asked most: client {given.argmax()} ({given.max():,}). "
-        + _alike_in_words(analyses.likeness(found.counts, dominant), "of the fetches"),
+        + _alike_in_words(analyses.likeness(found.counts, dominant), "of the fetches are"),
     )
 
 
@@ -123,8 +117,23 @@ def _alike_in_words(like: Likeness | None, of_what: str) -> str:
     if like is None:
         return "Nothing comes from others."
     return (
-        f"{_percent(like.found)} {of_what} is between clients with the same most frequent class; by chance it would be "
+        f"{_percent(like.found)} {of_what} between clients with the same most frequent class; by chance it would be "
         f"{_percent(like.by_chance)}."
+    )
+
+
+def _use_in_words(times: np.ndarray, names: Sequence[str]) -> str:
+    together = times.sum(axis=0)
+    of_all = together.sum(axis=1) / together.sum()
+    most, least = of_all.argmax(), of_all.argmin()
+    if of_all[most] == 1:
+        return f"Every sample goes to {names[most]}: the others are not used."
+    on_clients = analyses.agreement(times.sum(axis=2, keepdims=True))
+    return (
+        f"Chosen most: {names[most]}, for {_percent(of_all[most])} of the samples; least: {names[least]}, for "
+        f"{_percent(of_all[least])}. {_percent(analyses.agreement(together))} of the samples go where most of their "
+        f"class go ({_percent(of_all[most])} if classes made no difference); on their own client, "
+        f"{_percent(analyses.agreement(times))} ({_percent(on_clients)})."
     )
 
 
