@@ -10,9 +10,10 @@ from fedexperts.analyses import Fetched
 from fedexperts.report.drawing import FEW_CLIENTS, LINE, canvas, cells, heat_map, panels, text, transparent
 from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR
 
-SHARES = [(0, transparent(PALETTE[0], 0)), (1, transparent(PALETTE[0], 0.75))]
-USED = [(0, transparent(PALETTE[0], 0.08)), SHARES[1]]  # never is not the same as nobody asked
-BORDER = {"color": REFERENCE_COLOUR, "width": 2}
+# Growing with the root: what an expert has of itself is much more than what it has of each other.
+PARTS = [(x, transparent(PALETTE[0], 0.75 * x**0.5)) for x in np.linspace(0, 1, 11).tolist()]
+USED = [(0, transparent(PALETTE[0], 0.08)), (1, transparent(PALETTE[0], 0.75))]  # never is not: nobody asked
+BORDER = {"color": REFERENCE_COLOUR, "width": 1.5}
 SHARE_BAR = {"thickness": 10, "outlinewidth": 0}
 NUMBERS_IN_A_HALF = 150  # cells of a matrix in half the page's width that have room for numbers
 NAMED_GROUPS = 40  # more names than these do not fit along a side or around a circle
@@ -33,7 +34,7 @@ def mixture(shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, clas
             [names[one] for one in order],
             numbers[np.ix_(order, order)] if shares.size <= NUMBERS_IN_A_HALF else None,
             zmax=float(np.nanmax(shares)),
-            colorscale=SHARES,
+            colorscale=PARTS,
             showscale=panel == 2,
             colorbar=SHARE_BAR,
             hoverongaps=False,
