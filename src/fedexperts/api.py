@@ -22,11 +22,13 @@ from fedexperts.engine.store import MANIFEST
 from fedexperts.errors import DataError, DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.files import write_atomically
 from fedexperts.measure import (
+    FETCHES,
     HISTORY,
     LABELS,
     SETTINGS,
     STATE,
     SUMMARY,
+    Fetches,
     Figure,
     History,
     Kind,
@@ -190,7 +192,8 @@ def resume(
     if (folder / STATE / MANIFEST).exists():
         simulation.restore()
     else:  # stopped before the first checkpoint: from the beginning
-        (folder / HISTORY).unlink(missing_ok=True)
+        for name in (HISTORY, FETCHES):
+            (folder / name).unlink(missing_ok=True)
     return _complete(simulation, history, folder)
 
 
@@ -249,18 +252,16 @@ def _assemble(
     method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
     task = task or Task.of(settings.part(TaskSettings))
     history = History(folder / HISTORY if folder else None)
+    fetches = [Fetches(folder / FETCHES)] if folder else []
     state = folder / STATE if folder else None
-    return Simulation(method, task, settings, (history, *observers), state), history
+    return Simulation(method, task, settings, (history, *fetches, *observers), state), history
 
 
 def _complete(simulation: Simulation, history: History, folder: Path | None) -> Result:
     task = simulation.task
     if folder is not None:
         write_labels(folder / LABELS, task.dataset.class_names, task.counts)
-    try:
-        simulation.run()
-    finally:
-        history.close()
+    simulation.run()
     record = Record(
         settings=simulation.settings,
         title=simulation.method.title or simulation.method.name,

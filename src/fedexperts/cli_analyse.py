@@ -1,6 +1,6 @@
 """`fedexperts analyse`: one command for each question to finished runs. It prints the answer and draws it on a page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +11,7 @@ from fedexperts.terminal import console, run_folders
 
 if TYPE_CHECKING:
     from fedexperts.measure import Record
-    from fedexperts.report.sections import Section
+    from fedexperts.report.section import Section
 
 analyse = typer.Typer(
     name="analyse",
@@ -24,6 +24,7 @@ Runs = Annotated[list[Path], typer.Argument(help="folders of finished runs", sho
 Out = Annotated[Path, typer.Option(help="the page")]
 DataDir = Annotated[Path | None, typer.Option(help="folder with the data files, if it has moved")]
 Reading = Annotated[Kind, typer.Option("--figure", help="the round that counts: best on validation data, best, last")]
+NO_EXPERTS = "no experts are weighed there, or not as many by every client, so there is no gate to look at"
 
 
 @analyse.command()
@@ -39,8 +40,8 @@ def clients(
     """
     from fedexperts.report import sections
 
-    records = _records([run, other])
-    _show(records, [sections.clients(*_exactly_two(records), figure)], out)
+    records = records_of([run, other])
+    show(records, [sections.clients(*_exactly_two(records), figure)], out)
 
 
 @analyse.command()
@@ -61,9 +62,9 @@ def cost(
     from fedexperts.report import sections
     from fedexperts.report.table import cost_table
 
-    records = _records(runs)
+    records = records_of(runs)
     console.print(cost_table(records, target))
-    _show(records, [sections.cost(records, target)], out)
+    show(records, [sections.cost(records, target)], out)
 
 
 @analyse.command()
@@ -81,9 +82,9 @@ def sweep(
     from fedexperts.report import sections
     from fedexperts.report.table import sweep_table
 
-    records = _records(runs)
+    records = records_of(runs)
     console.print(sweep_table(analyses.sweep(records, over, figure)))
-    _show(records, [sections.sweep(records, over, figure)], out)
+    show(records, [sections.sweep(records, over, figure)], out)
 
 
 @analyse.command()
@@ -94,8 +95,8 @@ def convergence(runs: Runs, out: Out = Path("convergence.html")) -> None:
     """
     from fedexperts.report import sections
 
-    records = _records(runs)
-    _show(records, [sections.convergence(records)], out)
+    records = records_of(runs)
+    show(records, [sections.convergence(records)], out)
 
 
 @analyse.command()
@@ -116,17 +117,13 @@ def gates(
     from fedexperts import analyses, api
     from fedexperts.report import sections
 
-    records = _records(runs)
-    gated = [record for record in records if analyses.weighs(record)]
-    if not gated:
-        titles = ", ".join(dict.fromkeys(f"{record.title} ({record.settings.method})" for record in records))
-        raise MethodError(f"{titles}: no experts are weighed there, so there is no gate to look at")
-    chosen = [_clients(clients, record, sections.SHOWN_CLIENTS) for record in gated]
+    gated = those(records_of(runs), analyses.weighs, NO_EXPERTS)
+    chosen = [chosen_clients(clients, record, sections.SHOWN_CLIENTS) for record in gated]
     for record in gated:
-        folder = _folder(record)
+        folder = folder_of(record)
         analyses.gate_weights(api.load(folder, data_dir).simulation).save(folder / analyses.GATES)
-    shown = zip(gated, chosen, _names(gated), strict=True)
-    _show(gated, [section for about in shown for section in sections.gates(*about)], out)
+    shown = zip(gated, chosen, names_of(gated), strict=True)
+    show(gated, [section for about in shown for section in sections.gates(*about)], out)
 
 
 @analyse.command()
@@ -148,20 +145,28 @@ def tsne(
     from fedexperts import analyses, api
     from fedexperts.report import sections
 
-    records = _records(runs)
-    chosen = [_clients(clients, record, 10) for record in records]
+    records = records_of(runs)
+    chosen = [chosen_clients(clients, record, 10) for record in records]
     for record, own in zip(records, chosen, strict=True):
-        folder = _folder(record)
+        folder = folder_of(record)
         table = analyses.embed(api.load(folder, data_dir).simulation, own, samples)
         table.save(folder / analyses.REPRESENTATIONS)
-    shown = zip(records, _names(records), strict=True)
-    _show(records, [section for about in shown for section in sections.representations(*about)], out)
+    shown = zip(records, names_of(records), strict=True)
+    show(records, [section for about in shown for section in sections.representations(*about)], out)
 
 
-def _records(runs: list[Path]) -> "list[Record]":
+def records_of(runs: list[Path]) -> "list[Record]":
     from fedexperts.measure import Record
 
     return [Record.load(folder) for folder in run_folders(runs)]
+
+
+def those(records: "Sequence[Record]", fit: "Callable[[Record], bool]", otherwise: str) -> "list[Record]":
+    """The runs that can answer a question; if none can, that is an error that says why."""
+    if found := [record for record in records if fit(record)]:
+        return found
+    titles = ", ".join(dict.fromkeys(f"{record.title} ({record.settings.method})" for record in records))
+    raise MethodError(f"{titles}: {otherwise}")
 
 
 def _exactly_two(records: "list[Record]") -> "tuple[Record, Record]":
@@ -170,18 +175,18 @@ def _exactly_two(records: "list[Record]") -> "tuple[Record, Record]":
     return records[0], records[1]
 
 
-def _folder(record: "Record") -> Path:
+def folder_of(record: "Record") -> Path:
     assert record.folder is not None  # it was loaded from there
     return record.folder
 
 
-def _names(records: "Sequence[Record]") -> list[str]:
+def names_of(records: "Sequence[Record]") -> list[str]:
     from fedexperts.report.runs import run_names
 
     return run_names(records)
 
 
-def _clients(asked: str | None, record: "Record", few: int) -> list[int]:
+def chosen_clients(asked: str | None, record: "Record", few: int) -> list[int]:
     """The clients that are meant: a number is how many, from the first on; with commas it is their numbers."""
     total = record.settings.clients
     try:
@@ -194,7 +199,7 @@ def _clients(asked: str | None, record: "Record", few: int) -> list[int]:
     return chosen
 
 
-def _show(records: "Sequence[Record]", found: "Sequence[Section]", out: Path) -> None:
+def show(records: "Sequence[Record]", found: "Sequence[Section]", out: Path) -> None:
     from fedexperts.report.page import write_analysis
 
     for section in found:

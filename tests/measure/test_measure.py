@@ -49,7 +49,6 @@ def test_totals() -> None:
 def test_history_file_is_read_by_pandas_and_by_us(tmp_path: Path) -> None:
     history = History(tmp_path / "history.csv")
     finished("fedmoe", make_task(), observers=(history,), evaluate_every=2)
-    history.close()
     assert read_history(history.path or Path()) == history.rows
     table = pd.read_csv(tmp_path / "history.csv")
     assert list(table.columns) == list(COLUMNS)

@@ -11,7 +11,7 @@ from everything import Everything
 from support import assert_close, assert_same_bits, finished, make_simulation, make_task, states
 
 from fedexperts.engine import Observer, Simulation
-from fedexperts.measure import History
+from fedexperts.measure import Fetches, History
 from fedexperts.methods import (
     Channel,
     Message,
@@ -100,7 +100,7 @@ def test_resumed_equals_uninterrupted(kind: type[Method], tmp_path: Path) -> Non
     def start(folder: Path) -> tuple[Simulation, History]:
         history = History(folder / "history.csv")
         values = {
-            "observers": (history,),
+            "observers": (history, Fetches(folder / "fetches.csv")),
             "folder": folder / "state",
             "rounds": 5,
             "checkpoint_every": 2,
@@ -108,9 +108,8 @@ def test_resumed_equals_uninterrupted(kind: type[Method], tmp_path: Path) -> Non
         }
         return make_simulation(kind, TASK, **values), history
 
-    uninterrupted, history = start(whole)
+    uninterrupted, _ = start(whole)
     uninterrupted.run()
-    history.close()
 
     stopped, history = start(broken)
     history.started(stopped)
@@ -118,15 +117,15 @@ def test_resumed_equals_uninterrupted(kind: type[Method], tmp_path: Path) -> Non
         stopped.step()
         if stopped.round == 2:
             stopped.checkpoint()
-    history.close()
-    resumed, history = start(broken)
+    resumed, _ = start(broken)
     resumed.restore()
     assert resumed.round == 2
     resumed.run()
-    history.close()
 
     assert_same_bits(states(resumed), states(uninterrupted))
-    assert (broken / "history.csv").read_bytes() == (whole / "history.csv").read_bytes()
+    tables = [{path.name: path.read_bytes() for path in folder.glob("*.csv")} for folder in (whole, broken)]
+    assert tables[0] == tables[1]
+    assert ("fetches.csv" in tables[0]) == (Owner.PEER in kind.owners.values())
 
 
 class Guard(Observer):

@@ -1,7 +1,5 @@
 """Something about test samples, as every client's own model sees them: a table in the folder of the run."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fedexperts.analyses.tables import read_table, write_table
 from fedexperts.engine import Simulation
-from fedexperts.errors import SavedStateError
-from fedexperts.files import write_atomically
 
 KEYS = ("client", "class", "sample")
 
@@ -36,29 +33,17 @@ class SampleTable:
         return cls(clients, simulation.task.dataset.labels[positions], positions, names, values)
 
     def save(self, path: Path) -> None:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*KEYS, *self.names])
-        for *where, values in zip(self.clients, self.classes, self.samples, self.values, strict=True):
-            writer.writerow([*where, *(f"{value:.6g}" for value in values)])
-        write_atomically(path, text.getvalue())
+        rows = zip(self.clients, self.classes, self.samples, self.values, strict=True)
+        written = ([*where, *(f"{value:.6g}" for value in values)] for *where, values in rows)
+        write_table(path, [*KEYS, *self.names], written)
 
     @classmethod
     def load(cls, folder: Path | None, name: str, kind: str) -> "SampleTable | None":
         """What an analysis has left in the folder of a run; None if it was never made."""
-        if folder is None or not (folder / name).exists():
+        found = read_table(folder, name, kind, KEYS)
+        if found is None:
             return None
-        try:
-            with open(folder / name, newline="", encoding="utf-8") as file:
-                header, *rows = csv.reader(file)
-            table = np.array(rows, dtype=float).reshape(len(rows), len(header))
-        except ValueError:
-            header, table = [], np.empty((0, 0))
-        if tuple(header[:3]) != KEYS or not table.size or not np.isfinite(table).all():
-            raise SavedStateError(
-                f"{folder / name} is cut off or changed: it does not have the columns {', '.join(KEYS)} and numbers in "
-                f"every row; make it again: fedexperts analyse {kind} {folder}"
-            )
+        header, table = found
         client, one_class, sample = table[:, :3].astype(np.int64).T
         return cls(client, one_class, sample, tuple(header[3:]), table[:, 3:])
 

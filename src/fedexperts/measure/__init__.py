@@ -1,6 +1,7 @@
 """What a run was worth and what it cost: accuracy, ledger, FLOPs."""
 
 from fedexperts.measure.cost import Cost, common_target, cost_until
+from fedexperts.measure.fetches import FETCH_COLUMNS, FETCHES, Fetches
 from fedexperts.measure.figures import MEANING, Curve, Figure, Kind, curve, totals
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.measure.history import COLUMNS, History, Row, read_history
@@ -8,7 +9,7 @@ from fedexperts.measure.ledger import Ledger, Traffic
 from fedexperts.measure.record import HISTORY, LABELS, SETTINGS, STATE, SUMMARY, Record, task_of, write_labels
 
 __all__ = [
-    "COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
-    "Cost", "Curve", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Record", "Row", "Traffic",
+    "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
+    "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Record", "Row", "Traffic",
     "common_target", "cost_until", "curve", "read_history", "task_of", "totals", "write_labels",
 ]  # fmt: skip

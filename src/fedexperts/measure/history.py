@@ -1,14 +1,13 @@
 """The history of a run: one row per round and client, written as it happens."""
 
 import csv
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fedexperts.engine import Evaluation, Job, Observer, Simulation
-from fedexperts.errors import SavedStateError
 from fedexperts.measure.flops import FlopMeter
+from fedexperts.measure.growing import GrowingTable
 from fedexperts.measure.ledger import Ledger
 from fedexperts.methods import Channel, Message
 
@@ -27,25 +26,20 @@ Row = dict[str, float | None]
 
 
 class History(Observer):
-    """Collects the rows, in memory and, if it has a file, there too.
-
-    The file only grows; a checkpoint notes its length, and whoever resumes cuts off what came later.
-    """
+    """Collects the rows, in memory and, if it has a file, there too."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        self._table = None if path is None else GrowingTable(path, COLUMNS)
         self.rows: list[Row] = []
         self.ledger = Ledger()
         self.flops = FlopMeter()
         self._evaluations: dict[int, Evaluation] = {}
-        self._file: IO[str] | None = None
 
     def started(self, simulation: Simulation) -> None:
         self.flops.started(simulation)
-        if self.path is not None and self._file is None:
-            self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - open as long as the run
-            if self._file.tell() == 0:
-                csv.writer(self._file).writerow(COLUMNS)
+        if self._table is not None:
+            self._table.add(())  # a file that cannot be written is known before the first round
 
     def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
         self.ledger.message(round_number, channel, client, message)
@@ -60,9 +54,8 @@ class History(Observer):
         clients = {*losses, *self._evaluations, *(client for client, _ in self.ledger.present)}
         rows = [self._row(round_number, client, losses.get(client)) for client in sorted(clients)]
         self.rows += rows
-        if self._file is not None:
-            csv.DictWriter(self._file, COLUMNS).writerows(rows)
-            self._file.flush()
+        if self._table is not None:
+            self._table.add(rows)
         self._evaluations = {}
         self.ledger.ended(round_number, losses)
         self.flops.ended(round_number, losses)
@@ -89,25 +82,13 @@ class History(Observer):
         return row
 
     def save(self) -> dict[str, Any]:
-        if self._file is None:
-            return {}
-        os.fsync(self._file.fileno())
-        return {"history_bytes": self._file.tell()}
+        return {} if self._table is None else {"history_bytes": self._table.saved_length()}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        if self.path is None:
+        if self._table is None:
             return
-        length = saved.get("history_bytes", 0)
-        if not self.path.exists() or self.path.stat().st_size < length:
-            raise SavedStateError(f"{self.path} is missing or cut off: the checkpoint knows {length} bytes of it")
-        if self.path.stat().st_size > length:
-            os.truncate(self.path, length)
-        self.rows = read_history(self.path)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._table.cut(saved.get("history_bytes", 0))
+        self.rows = read_history(self._table.path) if self._table.path.exists() else []
 
 
 def read_history(path: Path) -> list[Row]:

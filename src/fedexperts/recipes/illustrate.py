@@ -16,7 +16,7 @@ from fedexperts.recipes.reproduce import Outcome
 from fedexperts.recipes.results import Line, by_case
 from fedexperts.report import sections
 from fedexperts.report.page import write_analysis, write_page
-from fedexperts.report.sections import Section
+from fedexperts.report.section import Section
 
 SHOWN = 10
 """Clients in a t-SNE plane."""

@@ -86,23 +86,28 @@ def heat_map(
     rows = len(z)
     readable = z.size <= CELLS_WITH_NUMBERS
     figure = canvas(*axes)
-    figure.add_trace(
-        go.Heatmap(
-            z=z,
-            x=[text(name) for name in columns],
-            y=np.arange(rows),
-            zmin=0,
-            xgap=1 if len(columns) <= 50 else 0,
-            ygap=1 if rows <= 50 else 0,
-            text=numbers if readable else None,
-            texttemplate="%{text}" if readable else None,
-            **heat,
-        )
-    )
+    figure.add_trace(cells(z, columns, range(rows), numbers if readable else None, **heat))
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False, **whole_ticks(rows))
     figure.update_layout(height=160 + min(max(24 * rows, 200), 900))
     return figure
+
+
+def cells(
+    z: np.ndarray, columns: Sequence[str], rows: Sequence[object], numbers: np.ndarray | None, **heat: Any
+) -> go.Heatmap:
+    """A table of colours from 0 on, with numbers in it if there are any."""
+    return go.Heatmap(
+        z=z,
+        x=[text(name) for name in columns],
+        y=list(rows),
+        zmin=0,
+        xgap=1 if len(columns) <= 50 else 0,
+        ygap=1 if len(rows) <= 50 else 0,
+        text=numbers,
+        texttemplate=None if numbers is None else "%{text}",
+        **heat,
+    )
 
 
 def transparent(colour: str, opacity: float) -> str:

@@ -7,10 +7,24 @@ import plotly.graph_objects as go
 
 from fedexperts.measure import Record, Row
 from fedexperts.methods import Channel
-from fedexperts.report.drawing import FEW_CLIENTS, LINE, band, canvas, heat_map, text, trace, transparent, whole_ticks
-from fedexperts.report.runs import PALETTE, Run, line_up, lines
+from fedexperts.report.drawing import (
+    FEW_CLIENTS,
+    LINE,
+    band,
+    canvas,
+    heat_map,
+    panels,
+    text,
+    trace,
+    transparent,
+    whole_ticks,
+)
+from fedexperts.report.runs import PALETTE, Line, Run, line_up, lines
 
 ACCURACY = "mean test accuracy, %"
+WAYS = (("solid", "server", (Channel.UP, Channel.DOWN)), ("dot", "between clients", (Channel.PEER,)))
+WIDE = 50  # times: what is further apart is drawn by powers of ten
+FEW_ROUNDS = 30
 
 
 def accuracy_curves(records: Sequence[Record]) -> go.Figure:
@@ -65,6 +79,35 @@ def traffic(records: Sequence[Record]) -> go.Figure:
         else:
             level = 100 * run.selected.mean
             figure.add_trace(trace(run, x=[0, end], y=[level, level], mode="lines", hovertemplate="%{y:.2f} %, no MB"))
+    return figure
+
+
+def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
+    """Megabytes through the server and between clients, in each round and so far; seeds are averaged.
+
+    The two may be far apart: then by powers of ten, on which nothing at all has no place.
+    """
+    sent = [(line, dash, name, _mean_megabytes(line, channels)) for line in drawn for dash, name, channels in WAYS]
+    sent = [one for one in sent if one[3].any()]
+    positive = np.concatenate([values[values > 0] for *_, values in sent]) if sent else np.ones(1)
+    wide = positive.max() / positive.min() >= WIDE
+    figure = panels(["round"] * 2, horizontal_spacing=0.08)
+    for panel in (1, 2):
+        for line, dash, name, values in sent:
+            y = values if panel == 1 else np.cumsum(values)
+            shown = go.Scatter(
+                name=text(f"{line.run.name}, {name}"),
+                legendgroup=text(f"{line.run.name}, {name}"),
+                showlegend=panel == 1,
+                x=np.unique([row["round"] for row in line.run.record.rows]),
+                y=np.where(y > 0, y, np.nan) if wide else y,
+                mode="lines+markers" if len(y) <= FEW_ROUNDS else "lines",
+                line={"color": line.run.colour, "dash": dash, "width": 2},
+                hovertemplate="round %{x}: %{y:.3g} MB",
+            )
+            figure.add_trace(shown, row=1, col=panel)
+        figure.update_yaxes(title={"text": ("MB in the round", "MB so far")[panel - 1]}, col=panel)
+    figure.update_yaxes(type="log", dtick=1, exponentformat="none") if wide else figure.update_yaxes(rangemode="tozero")
     return figure
 
 
@@ -140,6 +183,13 @@ def _server_megabytes(record: Record) -> np.ndarray:
     sent = np.cumsum(up + down) / 1e6
     evaluated: np.ndarray = sent[np.searchsorted(rounds, record.curve.rounds)]
     return evaluated
+
+
+def _mean_megabytes(line: Line, channels: Sequence[Channel]) -> np.ndarray:
+    """In each round, all clients together, averaged over the line's runs."""
+    of_each = [_sums(record.rows, f"{channel}_bytes")[1] for record in line.records for channel in channels]
+    megabytes: np.ndarray = np.sum(of_each, axis=0) / len(line.records) / 1e6
+    return megabytes
 
 
 def _sums(rows: Sequence[Row], column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,8 @@ from fedexperts.files import write_atomically
 from fedexperts.measure import SETTINGS, Record
 from fedexperts.report.figures import label_picture
 from fedexperts.report.runs import Run, line_up
-from fedexperts.report.sections import READ_LABELS, Section, of_runs
+from fedexperts.report.section import Section
+from fedexperts.report.sections import READ_LABELS, of_runs
 from fedexperts.report.table import columns, explanation, notes
 from fedexperts.report.template import PAGE
 from fedexperts.report.verdict import verdict

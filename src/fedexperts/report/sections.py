@@ -1,31 +1,22 @@
 """Figures with what they show and how to read them: a function for each question, from records to sections."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from fedexperts import analyses
 from fedexperts.analyses import GATES, REPRESENTATIONS, SampleTable
 from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until, task_of
 from fedexperts.report import analysis_figures as drawn
+from fedexperts.report import peer_sections
 from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
 from fedexperts.report.runs import Line, line_up, lines, sweep_looks
+from fedexperts.report.section import Section
 from fedexperts.report.table import percent
 
 READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
 SHOWN_CLIENTS = 12
 FEW_LINES = 5  # more than these cannot be told in a sentence
-
-
-class Section(NamedTuple):
-    """A figure on a page; the finding is what it says, in a sentence."""
-
-    heading: str
-    how_to_read: str
-    figure: go.Figure
-    finding: str = ""
 
 
 def of_runs(records: Sequence[Record]) -> Iterator[Section]:
@@ -48,6 +39,8 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
             "higher is better. A level line sends nothing. Traffic between clients is not counted here.",
             traffic(records),
         )
+    if any(record.totals["peer_bytes"] for record in records):
+        yield peer_sections.traffic(records)
     if len(records) > 1 and len({task_of(record).model_copy(update={"seed": 0}) for record in records}) == 1:
         yield cost(records)
     yield Section(
@@ -58,6 +51,9 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
     )
     for run in runs:
         yield from gates(run.record, name=run.name)
+        yield from peer_sections.experts(run.record, name=run.name)
+        yield from peer_sections.matrix(run.record, name=run.name)
+        yield from peer_sections.peers(run.record, name=run.name)
         yield from representations(run.record, name=run.name)
     for task, record in {task_of(record): record for record in reversed(records)}.items():
         yield Section(
