@@ -200,7 +200,6 @@ def reproduce(
     Example: fedexperts reproduce fedmoe/table3 --scale 0.02 --data-dir DIR
     """
     from fedexperts import recipes
-    from fedexperts.recipes.illustrate import illustrate
     from fedexperts.report.progress import ProgressDisplay
 
     if recipe is None:
@@ -218,6 +217,8 @@ def reproduce(
     results = folder / found.name.rpartition("/")[2]
     recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
     console.print(recipes.results_table(found, outcomes, reduction))
+    from fedexperts.recipes.illustrate import illustrate  # last: what was measured is written, whatever the figures do
+
     for finding in illustrate(found, outcomes, reduction, results):
         console.print(finding)
     console.print(f"runs: {folder / recipes.RUNS}\nresults.csv, results.md and a page per case: {results}")
