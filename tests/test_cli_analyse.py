@@ -13,12 +13,14 @@ QUICK = {"rounds": 2, "batch_size": 32, "device": "cpu"}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FedMoE and Standalone on one task, and FedMoE again with another learning rate of its gate."""
+    """FedMoE and Standalone on one task, FedMoE again with another learning rate of its gate, and FedMoE-DA."""
     folder = tmp_path_factory.mktemp("runs")
     task = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60)
     fedexperts.run("fedmoe", task, out=folder / "fedmoe", gate_width=4, gate_lr=0.1, **QUICK)
     fedexperts.run("standalone", task, out=folder / "standalone", **QUICK)
     fedexperts.run("fedmoe", task, out=folder / "slow", gate_width=4, gate_lr=0.01, **QUICK)
+    peers = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60, model="cnn-da")
+    fedexperts.run("fedmoe-da", peers, out=folder / "da", experts=3, asked=2, **QUICK)
     (folder / "empty").mkdir()
     return folder
 
@@ -40,6 +42,10 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("convergence", "fedmoe", "standalone"), "page: convergence.html"),
         (("gates", "fedmoe", "--clients", "2,0"), "The local expert weighs"),
         (("tsne", "standalone", "--clients", 2, "--samples", 4), "page: tsne.html"),
+        (("matrix", "da", "--experts"), "A client's experts are on average"),
+        (("experts", "da", "--clients", "2,0"), "page: experts.html"),
+        (("peers", "da", "--edges", 2), "fetches between"),
+        (("traffic", "da", "standalone"), ": 0 MB through the server, 0 MB between"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
@@ -69,6 +75,18 @@ def test_the_report_shows_what_was_found_without_the_models(cli: Cli, runs: Path
     assert (runs / "fedmoe" / "representations.csv").read_bytes() == before
 
 
+def test_the_report_shows_experts_and_peers(cli: Cli, runs: Path) -> None:
+    for kind in ("matrix", "experts"):
+        assert cli("analyse", kind, runs / "da", runs / "standalone")[0] == 0
+    matrix = (runs / "da" / "matrix.csv").read_text().splitlines()
+    assert len(matrix) == 1 + 9 * 3  # nine experts, each of itself and two others
+    assert cli("report", runs / "da")[0] == 0
+    page = Path("report.html").read_text(encoding="utf-8")
+    for heading in ("Experts of FedMoE-DA, by class", "Who is mixed of whom", "Who fetches from whom", "Traffic over"):
+        assert heading in page
+    assert not (runs / "standalone" / "matrix.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -80,12 +98,17 @@ def test_the_report_shows_what_was_found_without_the_models(cli: Cli, runs: Path
         (("tsne", "fedmoe", "--samples", "0"), "--samples"),
         (("tsne", "fedmoe", "--samples", "1"), "t-SNE needs at least 4 samples"),
         (("clients", "fedmoe"), "Missing argument 'other'"),
-        (("clients", ".", "standalone"), "these folders hold 4; name the runs"),
+        (("clients", ".", "standalone"), "these folders hold 5; name the runs"),
         (("cost", "nothing"), "there is no run folder nothing"),
         (("cost", "empty"), "is not a run folder"),
         (("cost", "fedmoe", "--target", "101"), "--target"),
         (("sweep", "fedmoe", "standalone"), "do not differ in a setting that is a number"),
         (("sweep", "fedmoe", "slow", "--over", "gate_lrr"), "did you mean 'gate_lr'"),
+        (("experts", "standalone"), "Standalone (standalone): no experts are weighed there"),
+        (("experts", "da", "--clients", "0,3"), "--clients cannot be '0,3': there are 3 clients"),
+        (("matrix", "fedmoe"), "FedMoE (fedmoe): no expert is mixed of others' there"),
+        (("peers", "fedmoe"), "FedMoE (fedmoe): no client has fetched anything from another there (no fetches.csv)"),
+        (("peers", "da", "--edges", "0"), "--edges"),
         (("weather", "fedmoe"), "weather"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -100,7 +123,9 @@ def test_wrong_input(cli: Cli, runs: Path, words: tuple[str, ...], says: str) ->
 
 
 def test_every_kind_has_an_example(cli: Cli) -> None:
-    for kind in ("clients", "cost", "sweep", "convergence", "gates", "tsne"):
+    for kind in (
+        "clients", "cost", "sweep", "convergence", "gates", "tsne", "experts", "matrix", "peers", "traffic"
+    ):  # fmt: skip
         code, out, _ = cli("analyse", kind, "--help")
         assert code == 0
         assert f"Example: fedexperts analyse {kind} " in " ".join(out.split())
