@@ -197,14 +197,15 @@ class FedMoEDA(Method):
         rows = _rows(after)
         own = [Want(after.client.id, f"experts.{number}") for number in range(len(rows))]
         at_hand = {want: self.serve(after.own, want) for want in own} | dict(fetched)
+        if not rows:
+            return {}
+        weights = torch.tensor([[row.get(want, 0.0) for want in at_hand] for row in rows], dtype=torch.float64)
+        weights /= weights.sum(1, keepdim=True)
         adopted: State = {}
-        for mine, row in zip(own, rows, strict=True):
-            there = {want: weight for want, weight in row.items() if want in at_hand}
-            total = sum(there.values())
-            for name in at_hand[mine].tensors:
-                layer = name.removeprefix(mine.what)
-                experts = [weight / total * at_hand[w].tensors[w.what + layer] for w, weight in there.items()]
-                adopted[name] = torch.stack(experts).sum(0)
+        for layer in (name.removeprefix(own[0].what) for name in at_hand[own[0]].tensors):
+            experts = torch.stack([message.tensors[want.what + layer] for want, message in at_hand.items()])
+            mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+            adopted |= {mine.what + layer: mixed[number] for number, mine in enumerate(own)}
         return adopted
 
 

@@ -80,7 +80,8 @@ def least_samples(settings: Settings) -> int:
     pathological, all_classes = settings.partition == "pathological", find(settings.data).classes
     classes = settings.classes_per_client if pathological else all_classes
     least = max(FEW_SAMPLES, 2 * classes * pathological)
-    if settings.partition == "dirichlet" or (pathological and not settings.balanced):
+    uneven = settings.partition == "dirichlet" or (pathological and not settings.balanced)
+    if uneven and settings.samples_per_client is None:
         shape = classes * settings.alpha
         lowest = gamma.ppf(1 - LUCK ** (1 / settings.clients), shape) / shape
         least = max(least, ceil(MIN_SAMPLES / max(lowest, 1e-9)))
