@@ -37,6 +37,11 @@ DriftName = Literal["none", "sudden", "gradual"]
 PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
 
 
+def absolute(folder: Path | None) -> Path | None:
+    """For settings that name a folder: a run is resumed from anywhere."""
+    return None if folder is None else folder.expanduser().absolute()
+
+
 class Frozen(BaseModel):
     """Base of all settings: unknown names are refused, nothing changes afterwards."""
 
@@ -96,10 +101,7 @@ class TaskSettings(Frozen):
     )
     seed: int = Field(0, ge=0, description="seed of everything random")
 
-    @field_validator("data_dir")
-    @classmethod
-    def _absolute(cls, folder: Path | None) -> Path | None:
-        return None if folder is None else folder.expanduser().absolute()  # a run is resumed from anywhere
+    _absolute = field_validator("data_dir")(absolute)
 
     @field_validator("model")
     @classmethod

@@ -91,6 +91,9 @@ class Fleet:
     def kept(self, client: int) -> State:
         """A client's kept tensors, wherever they are now."""
         self.flush()
+        return self._stored(client)
+
+    def _stored(self, client: int) -> State:
         tensors = self.store.get(client)
         return self.fresh(client) if tensors is None else tensors
 
@@ -99,8 +102,7 @@ class Fleet:
         cohort, position = self._place(client)
         if cohort is not None:
             return cohort.of(position)
-        tensors = self.store.get(client)
-        return self.fresh(client) if tensors is None else tensors
+        return self._stored(client)
 
     def change(self, client: int, changes: State) -> None:
         """Give a client new values for some of its kept tensors, wherever it is."""
@@ -138,8 +140,7 @@ class Fleet:
         buffers = self._buffers[group]
         stack = {name: buffer[: len(ids)] for name, buffer in buffers.items()}
         cohort = Cohort(program, [self.specs[k] for k in ids], stack, buffers)
-        kept = [tensors if (tensors := self.store.get(k)) is not None else self.fresh(k) for k in ids]
-        cohort.write(kept)
+        cohort.write([self._stored(k) for k in ids])
         self._resident[group] = cohort
         return cohort
 

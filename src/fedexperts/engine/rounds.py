@@ -115,7 +115,8 @@ class Simulation:
                 for observer in self.observers:
                     observer.trained(now.number, job)
             done += jobs
-        exchange(self, done, now)
+        if self.method.exchanges:
+            exchange(self, done, now)
         replies.sort(key=lambda reply: reply.client)
         self.server = self.method.combine(self.server, replies, now)
         self.round = now.number

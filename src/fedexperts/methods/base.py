@@ -217,6 +217,10 @@ class Method:
         shared = select(after.own, self.owned(Owner.SHARED))
         return Message(shared, {"samples": after.client.samples}) if shared else Message()
 
+    @property
+    def exchanges(self) -> bool:
+        return type(self).wants is not Method.wants
+
     def wants(self, after: Trained, now: Round) -> Sequence[Want]:
         """Client → peers, when all have trained and replied: what it fetches of them, each thing once."""
         return ()

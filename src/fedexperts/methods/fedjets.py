@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedexperts.config import absolute
 from fedexperts.methods.base import Batch, Model, Reply, Round, Stage, Trained, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
 from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, mixed, one, strongest
@@ -46,10 +47,7 @@ class FedJETs(Mixture):
             None, description="folder of a finished FedAvg run on the same task: its extractor is the common expert's"
         )
 
-        @field_validator("common")
-        @classmethod
-        def _absolute(cls, folder: Path | None) -> Path | None:
-            return None if folder is None else folder.expanduser().absolute()  # a run is resumed from anywhere
+        _absolute = field_validator("common")(absolute)
 
         @model_validator(mode="after")
         def _enough(self) -> Self:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedexperts.config import Frozen, NumbersInTurn
+from fedexperts.config import Frozen, NumbersInTurn, absolute
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Reply, Round, Stage, Trained, Want, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
@@ -57,7 +57,6 @@ class FedMoEDA(Method):
         start: Literal["same", "own"] = Field(
             "same", description="whether gates and experts begin alike on all clients (the paper does not say)"
         )
-
         embedding: Literal["fresh", "frozen", "tuned"] = Field(
             "fresh", description="new, or pre-trained and left as it is (and never sent), or pre-trained and trained on"
         )
@@ -65,10 +64,7 @@ class FedMoEDA(Method):
             None, description="folder of a finished FedAvg run with the same --model, for a pre-trained embedding"
         )
 
-        @field_validator("pretrained")
-        @classmethod
-        def _absolute(cls, folder: Path | None) -> Path | None:
-            return None if folder is None else folder.expanduser().absolute()  # a run is resumed from anywhere
+        _absolute = field_validator("pretrained")(absolute)
 
         @model_validator(mode="after")
         def _from_somewhere(self) -> Self:
