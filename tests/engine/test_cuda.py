@@ -31,7 +31,9 @@ def on_cpu(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     ],
     ids=str,
 )
-def test_captured_steps_equal_the_cpu_loop(name: str, settings: dict[str, Any]) -> None:
+def test_captured_steps_equal_the_cpu_loop(
+    name: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     values = {"rounds": 8} | settings  # enough steps that most run as graphs
     try:
         expected = states(finished(name, TASK, **values))
@@ -43,6 +45,15 @@ def test_captured_steps_equal_the_cpu_loop(name: str, settings: dict[str, Any]) 
     assert simulation.executor._graphs is not None
     captured = sum(len(track.graphs) for track in simulation.executor._graphs._tracks.values())
     assert captured > 0
+    assert not caplog.messages, "steps that could not be captured run without a graph, and say so"
+
+
+@pytest.mark.parametrize("name", ["fedmoe", "fedmoe-heads"])
+def test_a_fixed_gate_can_be_captured(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    values: dict[str, Any] = {"rounds": 8, "options": {"gate_fixed": 0.5}}
+    expected = states(finished(name, TASK, **values))
+    assert_close(on_cpu(states(finished(name, TASK, **values, device="cuda", executor="stacked"))), expected)
+    assert not caplog.messages
 
 
 def test_graphs_of_groups_that_come_and_go_do_not_disturb_each_other() -> None:

@@ -14,6 +14,7 @@ from fedexperts.task import ClientSpec
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 X = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 TASK = make_task("cnn5")
+WITHOUT_GATE = {"gate_fixed": 0.5}  # the batches of a stage depend on its number: the experts' becomes the first
 
 
 def on_the_experts_share(kind: type) -> type:
@@ -22,13 +23,6 @@ def on_the_experts_share(kind: type) -> type:
             return [Stage(tuple(self.owners), self.loss, self.train.epochs, share=(0.1, 1))]
 
     return Cut
-
-
-class WithoutGateStage(FedMoEHeads):
-    """The batches of a stage depend on its number: the experts' becomes the first."""
-
-    def stages(self, now: Round) -> Sequence[Stage]:
-        return super().stages(now)[1:]
 
 
 def test_both_experts_count_alike_at_first() -> None:
@@ -40,7 +34,8 @@ def test_both_experts_count_alike_at_first() -> None:
 
 
 def test_the_local_expert_is_standalones_bit_for_bit() -> None:
-    ours, alone = (finished(kind, TASK) for kind in (WithoutGateStage, on_the_experts_share(Standalone)))
+    ours = finished("fedmoe-heads", TASK, options=WITHOUT_GATE)
+    alone = finished(on_the_experts_share(Standalone), TASK)
     for client in range(6):
         state = {n.replace("local_expert.", "extractor."): t for n, t in ours.client_state(client).items()}
         expected = alone.client_state(client)
@@ -48,7 +43,7 @@ def test_the_local_expert_is_standalones_bit_for_bit() -> None:
 
 
 def test_the_global_expert_is_fedpers_bit_for_bit() -> None:
-    ours = make_simulation(WithoutGateStage, TASK, participation=1.0)
+    ours = make_simulation("fedmoe-heads", TASK, options=WITHOUT_GATE, participation=1.0)
     per = make_simulation(on_the_experts_share(FedPer), TASK, participation=1.0)
     names = {name: name.replace("extractor.", "global_expert.") for name in per.server}
     per.server = {name: ours.server[names[name]].clone() for name in names}

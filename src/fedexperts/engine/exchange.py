@@ -22,7 +22,8 @@ def exchange(simulation: "Simulation", jobs: Sequence[Job], now: Round) -> None:
         for position, client in enumerate(job.cohort.clients):
             after = Trained(client, fleet.present(client.id), job.received.by(position))
             reached = _reached(method.wants(after, now), simulation.settings.peer_drop, client.id, now)
-            fetched = {want: method.serve(fleet.present(want.peer), want) for want in reached}
+            here = next(iter(after.own.values())).device  # some clients may be on the device, others in the store
+            fetched = {want: method.serve(fleet.present(want.peer), want).to(here) for want in reached}
             for want, message in fetched.items():
                 simulation.passes(now.number, Channel.PEER, client, message)
                 for observer in simulation.observers:

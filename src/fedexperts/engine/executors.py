@@ -22,7 +22,9 @@ from fedexperts.engine.graphs import StepGraphs
 from fedexperts.errors import SettingsError
 
 QUERY_BATCH = 512
-"""Samples of a client that are evaluated at once."""
+"""Samples of a client that are evaluated at once, at most."""
+STACKED_BATCH = 8192
+"""Samples of all stacked clients that are evaluated at once: enough to fill a GPU, and memory does not follow N."""
 
 
 class Executor(ABC):
@@ -160,10 +162,9 @@ class StackedExecutor(Executor):
         program.train_only(())
         call = vmap(program.bind(query.function), in_dims=(0, 0, query.received.dims))
         tensors, received = query.cohort.tensors, query.received.tensors
+        each = max(1, min(QUERY_BATCH, STACKED_BATCH // len(query.cohort)))
         with self._inference():
-            pieces = [
-                call(tensors, self.data.x(piece), received) for piece in torch.split(query.index, QUERY_BATCH, dim=1)
-            ]
+            pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(query.index, each, dim=1)]
         return torch.cat(pieces, dim=1)
 
 

@@ -53,11 +53,10 @@ class FedMoEHeads(FedMoE):
 
     def stages(self, now: Round) -> Sequence[Stage]:
         [whole], cut = super().stages(now), self.options.gate_share
+        gate = Stage(("gate",), self.loss, self.options.gate_epochs, whole.rates, share=(0, cut))
         experts = tuple(part for part in self.owners if part != "gate")
-        return [
-            Stage(("gate",), self.loss, self.options.gate_epochs, whole.rates, share=(0, cut)),
-            Stage(experts, self.expert_loss, self.train.epochs, share=(cut, 1)),
-        ]
+        fixed = self.options.gate_fixed is not None  # nothing to learn; the experts do not get its data all the same
+        return [gate] * (not fixed) + [Stage(experts, self.expert_loss, self.train.epochs, share=(cut, 1))]
 
     def expert_loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         """Each expert answers for itself."""

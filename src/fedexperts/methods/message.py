@@ -60,6 +60,10 @@ class Message:
     def __bool__(self) -> bool:
         return bool(self.tensors or self.numbers)
 
+    def to(self, device: torch.device) -> "Message":
+        """The same message, where its receiver is."""
+        return Message({name: tensor.to(device) for name, tensor in self.tensors.items()}, self.numbers)
+
     @property
     def parameters(self) -> int:
         """How many values travel in tensors."""
