@@ -53,9 +53,10 @@ class DBE(Method):
     zero in every round, and z̄^g, the same for all, is the mean of the clients' z̄_i^g after the first round, weighted by
     samples. Without this regularisation nothing tells the extractor what to leave to the bias.
 
-    The first round is FedAvg's own, with neither bias nor regularisation, and brings the means. The authors train all
-    clients once before the first round for that and throw the models away; here it counts, as it costs as much, and
-    those who are not sampled in it have no part in z̄^g. The mean over features is the authors' code's.
+    The first round is FedAvg's own, with neither bias nor regularisation, and brings the means. For that the authors'
+    code trains all clients once before the first round and throws the models away; here it counts, as it costs as
+    much, and those who are not sampled in it have no part in z̄^g. Of that code are the beginning at zero, the mean over
+    the features, and the values of κ and μ, which are for a four-layer CNN.
     """
 
     name = "dbe"
@@ -70,10 +71,10 @@ class DBE(Method):
 
     class Options(Frozen):
         regularisation: float = Field(
-            50.0, ge=0, description="weight κ of the features' mean's distance from that of all clients (ResNet: 1)"
+            50.0, ge=0, description="weight κ of the distance of the features' mean from that of all clients"
         )
         mean_momentum: float = Field(
-            1.0, gt=0, le=1, description="weight μ of the last batch in the running mean (ResNet: 0.1)"
+            1.0, gt=0, le=1, description="weight μ of the last batch in the running mean; 1: it is the batch's mean"
         )
 
     options: Options

@@ -45,8 +45,9 @@ class FedCP(Method):
     personal head are trained; the generic head is fixed. What a client sends of heads is the mean of both, and the
     server averages these, so a server that remembers what it sent can work out a personal head from what comes back.
 
-    Taken here: r and s are a softmax, without the Gumbel noise that the authors' code adds, in use too; v_i is of the
-    client's first personal head, not random, in its first round; the code's kernels, a sum of four, for the MMD.
+    As in the authors' code are the mean of both heads, v_i as it is at the start of a round, the kernels of the MMD and
+    λ. Not as there: r and s are a softmax without Gumbel noise, which the code adds in use too, so that a prediction
+    can be repeated; and in a client's first round v_i is that of its first personal head, not random.
     """
 
     name = "fedcp"

@@ -59,8 +59,8 @@ class PFLMoE(GlobalAndLocal):
     options: Options
 
     def parts(self, client: ClientSpec) -> Parts:
-        gate = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(client.shape), 1), nn.Sigmoid())
-        return super().parts(client) | {"gate": gate}
+        models = super().parts(client)  # first: the global one starts as FedAvg's
+        return models | {"gate": nn.Sequential(nn.Flatten(), nn.Linear(math.prod(client.shape), 1), nn.Sigmoid())}
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """The global model; the expert begins as its copy."""
