@@ -1,11 +1,13 @@
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from fedexperts.errors import SettingsError
-from fedexperts.models import MODELS, Gate, SwitchNorm, build
+from fedexperts.models import MODELS, DeepGate, Gate, SwitchNorm, build
 
 
 @pytest.mark.parametrize(
@@ -70,10 +72,24 @@ def test_switch_norm_learns_its_mix() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)])
-def test_gate_weighs_each_sample(shape: tuple[int, int, int]) -> None:
-    gate = Gate(math.prod(shape), width=16)
+@pytest.mark.parametrize("made", [partial(Gate, width=16), partial(DeepGate, experts=2)])
+def test_gate_weighs_each_sample(shape: tuple[int, int, int], made: Callable[[int], nn.Module]) -> None:
+    gate = made(math.prod(shape))
     weights = gate(torch.randn(12, *shape))
     assert weights.shape == (12, 2)
     torch.testing.assert_close(weights.sum(1), torch.ones(12))
     assert ((weights > 0) & (weights < 1)).all()
     assert weights[:, 0].std() > 0.01
+
+
+def test_the_deep_gate_begins_orthogonal() -> None:
+    layers = [layer for layer in DeepGate(64, experts=20) if isinstance(layer, nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in layers] == [
+        (64, 128),
+        (128, 256),
+        (256, 128),
+        (128, 20),
+    ]
+    for weight in (layer.weight.detach() for layer in layers):
+        wide = weight if weight.shape[0] <= weight.shape[1] else weight.T
+        torch.testing.assert_close(wide @ wide.T, torch.eye(len(wide)), rtol=0, atol=1e-5)

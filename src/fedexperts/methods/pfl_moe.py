@@ -18,7 +18,29 @@ from fedexperts.task import ClientSpec
 TINY = 1e-12
 
 
-class PFLMoE(Method):
+class GlobalAndLocal(Method):
+    """ŷ = g_G(x)·global(x) + g_L(x)·expert(x), on probabilities; a client's gate g says how much each model counts."""
+
+    owners = {"global_model": Owner.SHARED, "expert": Owner.PRIVATE, "gate": Owner.PRIVATE}
+    experts = ("global", "local")
+
+    def parts(self, client: ClientSpec) -> Parts:
+        """Both models; the gate is the method's own affair."""
+        return {name: Classifier(client.model, client.shape, client.classes) for name in ("global_model", "expert")}
+
+    def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return cast(Tensor, model.gate(x))
+
+    def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return cast(Tensor, model.expert.extractor(x))
+
+    def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
+        """The logarithms of the mixed probabilities: logits as good as any."""
+        outputs = torch.stack([model.global_model(x).softmax(1), model.expert(x).softmax(1)], dim=1)
+        return (self.weigh(model, x, received)[:, :, None] * outputs).sum(1).clamp(min=TINY).log()
+
+
+class PFLMoE(GlobalAndLocal):
     """ŷ = g(x)·expert(x) + (1 − g(x))·global(x), on probabilities; g one linear layer on the image and a sigmoid.
 
     In a round the expert starts as the global model and is fine-tuned on one share of the client's data, the gate is
@@ -29,8 +51,6 @@ class PFLMoE(Method):
     name = "pfl-moe"
     title = "PFL-MoE"
     source = "Guo et al. 2021: PFL-MoE: Personalized Federated Learning Based on Mixture of Experts"
-    owners = {"global_model": Owner.SHARED, "expert": Owner.PRIVATE, "gate": Owner.PRIVATE}
-    experts = ("global", "local")
 
     class Options(Frozen):
         gate_share: float = Field(0.2, gt=0, lt=1, description="share of the client's data that only the gate sees")
@@ -39,11 +59,8 @@ class PFLMoE(Method):
     options: Options
 
     def parts(self, client: ClientSpec) -> Parts:
-        return {
-            "global_model": Classifier(client.model, client.shape, client.classes),
-            "expert": Classifier(client.model, client.shape, client.classes),
-            "gate": nn.Sequential(nn.Flatten(), nn.Linear(math.prod(client.shape), 1), nn.Sigmoid()),
-        }
+        models = super().parts(client)  # first: the global one starts as FedAvg's
+        return models | {"gate": nn.Sequential(nn.Flatten(), nn.Linear(math.prod(client.shape), 1), nn.Sigmoid())}
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """The global model; the expert begins as its copy."""
@@ -64,14 +81,6 @@ class PFLMoE(Method):
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
         local = model.gate(x)
         return torch.cat([1 - local, local], dim=1)
-
-    def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
-        return cast(Tensor, model.expert.extractor(x))
-
-    def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
-        """The logarithms of the mixed probabilities: logits as good as any."""
-        outputs = torch.stack([model.global_model(x).softmax(1), model.expert(x).softmax(1)], dim=1)
-        return (self.weigh(model, x, received)[:, :, None] * outputs).sum(1).clamp(min=TINY).log()
 
     def expert_loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         return F.cross_entropy(model.expert(batch.x), batch.y)

@@ -1,5 +1,6 @@
-"""FedMoE's gate and the switchable normalisation that it begins with."""
+"""Gates: FedMoE's, with the switchable normalisation that it begins with, and PM-MoE's."""
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -64,3 +65,19 @@ class Gate(nn.Sequential):
             nn.BatchNorm1d(experts) if last else nn.Identity(),
             nn.Softmax(dim=1),
         )
+
+
+class DeepGate(nn.Sequential):
+    """A sample's weights for the experts, summing to 1 (PM-MoE, Section 4.2).
+
+    flatten → 128 → 256 → 128 → experts, with LeakyReLU between and a softmax; the weights begin orthogonal.
+    """
+
+    def __init__(self, inputs: int, experts: int) -> None:
+        widths = (inputs, 128, 256, 128, experts)
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in pairwise(widths):
+            linear = nn.Linear(before, after)
+            nn.init.orthogonal_(linear.weight)
+            layers += [linear, nn.LeakyReLU()]
+        super().__init__(*layers[:-1], nn.Softmax(dim=1))

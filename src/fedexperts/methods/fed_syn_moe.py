@@ -1,0 +1,27 @@
+"""Fed-Syn-MoE: a gate between a global and a local model, all three trained together from the start."""
+
+import math
+
+from fedexperts.methods.pfl_moe import GlobalAndLocal
+from fedexperts.models import DeepGate, Parts
+from fedexperts.task import ClientSpec
+
+
+class FedSynMoE(GlobalAndLocal):
+    """PFL-MoE's mixture of outputs, without its three stages: one loss, on ŷ, trains both models and the gate at once.
+
+    It sees all of the client's data, and the local model stays the client's own: it never begins again as the global
+    one. PM-MoE's paper (Section 4.3) says no more of it than that a gate balances both models and is trained in step
+    with them. Taken here: the paper's own gate, on the flat input. Its public code mixes features, under a head that
+    stays with the client, and makes the gate anew in every round.
+    """
+
+    name = "fed-syn-moe"
+    title = "Fed-Syn-MoE"
+    source = (
+        "Feng et al. 2025: PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated Learning, "
+        "WWW, Table 4"
+    )
+
+    def parts(self, client: ClientSpec) -> Parts:
+        return super().parts(client) | {"gate": DeepGate(math.prod(client.shape), len(self.experts))}
