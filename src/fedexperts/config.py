@@ -31,6 +31,7 @@ def _in_turn(value: Any) -> Any:
 NamesInTurn = Annotated[tuple[str, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 NumbersInTurn = Annotated[tuple[PositiveInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 """Settings that go to the clients in turn: client k gets number k modulo their count."""
+ClientNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn)]
 Seeds = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 
 DriftName = Literal["none", "sudden", "gradual"]

@@ -32,6 +32,7 @@ class ClientSpec:
     shape: Shape
     classes: int
     samples: int  # n_k: training samples
+    clients: int = 1  # N: all there are
     label_counts: tuple[int, ...] = ()  # training samples of each class; the client's own affair: not for the server
 
     @property
@@ -115,6 +116,7 @@ class Task:
             shape=self.shape,
             classes=self.dataset.classes,
             samples=len(train),
+            clients=len(self.clients),
             label_counts=tuple(counts.tolist()),
         )
 

@@ -7,6 +7,7 @@ server's state, so the same file runs stacked on a GPU, on a laptop, and as a fe
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -93,6 +94,14 @@ class Want(NamedTuple):
     what: str  # "experts.2"
 
 
+class Beginning(NamedTuple):
+    """A run that comes before: in a folder where it is finished, or still to be made."""
+
+    method: str
+    values: Mapping[str, Any]  # its settings and options, where they are not those of the run that follows
+    folder: Path | None
+
+
 class ByClass(NamedTuple):
     """A client's training data, class by class."""
 
@@ -129,12 +138,23 @@ class Method:
     """How people write it: "FedMoE"."""
     source: ClassVar[str] = ""
     """Where it is from: "authors year: title"."""
-    owners: ClassVar[Mapping[str, Owner]] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
+    owners: Mapping[str, Owner] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
+    personal: ClassVar[str] = ""
+    """The part that makes a client's model its own, if there is one: PM-MoE pools it. `predict` calls it, no more."""
 
     class Options(Frozen):
         """The method's own settings; each is an option of the command line by itself."""
 
     options: Frozen
+
+    @classmethod
+    def arranged(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a user gives, by name, as the settings and options of this method's own run."""
+        return dict(values)
+
+    def begins(self) -> Beginning | None:
+        """The run whose end is this one's beginning, if it is not a fresh one."""
+        return None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -194,7 +214,7 @@ class Method:
 
         The clients that train together must all have it.
         """
-        return dict(message.tensors)
+        return {**message.tensors, **message.known}
 
     def start(self, model: Model) -> State:
         """The server's state before the first round, from a fresh model."""

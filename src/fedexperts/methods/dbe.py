@@ -25,7 +25,7 @@ class Bias(nn.Module):
         self.vector = nn.Parameter(torch.zeros(width))
 
     def forward(self, features: Tensor) -> Tensor:
-        return features + self.vector
+        return self.vector.expand_as(features)
 
 
 class RunningMean(nn.Module):
@@ -68,6 +68,7 @@ class DBE(Method):
         "mean": Owner.SHARED,  # z̄_i^g at a client, z̄^g at the server
         "bias": Owner.PRIVATE,
     }
+    personal = "bias"
 
     class Options(Frozen):
         regularisation: float = Field(
@@ -85,7 +86,8 @@ class DBE(Method):
         return {**model, "mean": RunningMean(width, self.options.mean_momentum), "bias": Bias(width)}
 
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
-        return cast(Tensor, model.head(model.bias(self.represent(model, x, received))))
+        features = self.represent(model, x, received)
+        return cast(Tensor, model.head(features + model.bias(features)))
 
     def stages(self, now: Round) -> Sequence[Stage]:
         if now.number == 1:
@@ -100,7 +102,7 @@ class DBE(Method):
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         features = self.represent(model, batch.x, received)
         distance = (model.mean(features) - received[_MEAN]).square().mean() / 2
-        task = F.cross_entropy(model.head(model.bias(features)), batch.y)
+        task = F.cross_entropy(model.head(features + model.bias(features)), batch.y)
         return cast(Tensor, task + self.options.regularisation * distance)
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:

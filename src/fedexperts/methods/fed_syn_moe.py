@@ -2,6 +2,10 @@
 
 import math
 
+from torch import Tensor
+
+from fedexperts.methods.base import Model
+from fedexperts.methods.message import State
 from fedexperts.methods.pfl_moe import GlobalAndLocal
 from fedexperts.models import DeepGate, Parts
 from fedexperts.task import ClientSpec
@@ -22,6 +26,9 @@ class FedSynMoE(GlobalAndLocal):
         "Feng et al. 2025: PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated Learning, "
         "WWW, Table 4"
     )
+
+    def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return super().weigh(model, x, received).softmax(1)
 
     def parts(self, client: ClientSpec) -> Parts:
         return super().parts(client) | {"gate": DeepGate(math.prod(client.shape), len(self.experts))}

@@ -63,6 +63,7 @@ class FedCP(Method):
         "personal_head": Owner.PRIVATE,
         "condition": Owner.PRIVATE,
     }
+    personal = "personal_head"
 
     class Options(Frozen):
         alignment: float = Field(

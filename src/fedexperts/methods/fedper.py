@@ -11,3 +11,4 @@ class FedPer(Method):
     title = "FedPer"
     source = "Arivazhagan et al. 2019: Federated Learning with Personalization Layers"
     owners = {"extractor": Owner.SHARED, "head": Owner.PRIVATE}
+    personal = "head"

@@ -42,6 +42,7 @@ class FedRoD(Method):
         "personal_head": Owner.PRIVATE,
         "prior": Owner.PRIVATE,
     }
+    personal = "personal_head"
 
     def parts(self, client: ClientSpec) -> Parts:
         model = super().parts(client)

@@ -56,6 +56,7 @@ class GPFL(Method):
         "head": Owner.PRIVATE,
         "prior": Owner.PRIVATE,
     }
+    personal = "head"
 
     class Options(Frozen):
         magnitude: float = Field(

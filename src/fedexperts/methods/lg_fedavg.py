@@ -15,3 +15,4 @@ class LGFedAvg(Method):
     title = "LG-FedAvg"
     source = "Liang et al. 2020: Think Locally, Act Globally: Federated Learning with Local and Global Representations"
     owners = {"extractor": Owner.PRIVATE, "head": Owner.SHARED}
+    personal = "extractor"

@@ -56,13 +56,16 @@ class Message:
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
+    known: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the receiver still has from an earlier message: it counts as received, but does not travel again."""
 
     def __bool__(self) -> bool:
         return bool(self.tensors or self.numbers)
 
     def to(self, device: torch.device) -> "Message":
         """The same message, where its receiver is."""
-        return Message({name: tensor.to(device) for name, tensor in self.tensors.items()}, self.numbers)
+        tensors, known = ({n: t.to(device) for n, t in part.items()} for part in (self.tensors, self.known))
+        return Message(tensors, self.numbers, known)
 
     @property
     def parameters(self) -> int:

@@ -3,7 +3,7 @@
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.experts import BlockExperts, SparseExperts
-from fedexperts.models.gate import DeepGate, Gate, GateNorms, SwitchNorm
+from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
 
 __all__ = [
@@ -14,7 +14,9 @@ __all__ = [
     "ConvExtractor",
     "DeepGate",
     "Gate",
+    "GateActivation",
     "GateNorms",
+    "GateStart",
     "Parts",
     "Shape",
     "SparseExperts",

@@ -1,5 +1,6 @@
 """Gates: FedMoE's, with the switchable normalisation that it begins with, and PM-MoE's."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
@@ -67,17 +68,53 @@ class Gate(nn.Sequential):
         )
 
 
+GateActivation = Literal["relu", "leaky-relu", "prelu", "elu", "selu", "silu", "mish"]
+GateStart = Literal["uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"]
+ACTIVATIONS: Mapping[GateActivation, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky-relu": nn.LeakyReLU,
+    "prelu": nn.PReLU,
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "silu": nn.SiLU,
+    "mish": nn.Mish,
+}
+HIDDEN = ((), (128,), (128, 256), (128, 256, 128))
+"""Widths between input and experts, for 1 to 4 layers."""
+
+
 class DeepGate(nn.Sequential):
-    """A sample's weights for the experts, summing to 1 (PM-MoE, Section 4.2).
+    """A sample's scores for the experts (PM-MoE, Section 4.2): flatten → 128 → 256 → 128 → experts."""
 
-    flatten → 128 → 256 → 128 → experts, with LeakyReLU between and a softmax; the weights begin orthogonal.
-    """
-
-    def __init__(self, inputs: int, experts: int) -> None:
-        widths = (inputs, 128, 256, 128, experts)
+    def __init__(
+        self,
+        inputs: int,
+        experts: int,
+        depth: int = 4,
+        activation: GateActivation = "leaky-relu",
+        start: GateStart = "orthogonal",
+    ) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in pairwise(widths):
+        for before, after in pairwise((inputs, *HIDDEN[depth - 1], experts)):
             linear = nn.Linear(before, after)
-            nn.init.orthogonal_(linear.weight)
-            layers += [linear, nn.LeakyReLU()]
-        super().__init__(*layers[:-1], nn.Softmax(dim=1))
+            _begin(linear.weight, start)
+            layers += [linear, ACTIVATIONS[activation]()]
+        super().__init__(*layers[:-1])
+
+
+@torch.no_grad()
+def _begin(weight: Tensor, start: GateStart) -> None:
+    """Uniform and normal have the scale of PyTorch's own layers; spectral is uniform with the largest stretch 1."""
+    width = weight.shape[1] ** -0.5
+    if start in ("uniform", "spectral"):
+        nn.init.uniform_(weight, -width, width)
+    elif start == "normal":
+        nn.init.normal_(weight, std=width)
+    elif start == "xavier":
+        nn.init.xavier_uniform_(weight)
+    elif start == "kaiming":
+        nn.init.kaiming_uniform_(weight)
+    else:
+        nn.init.orthogonal_(weight)
+    if start == "spectral":
+        weight.div_(torch.linalg.matrix_norm(weight, 2))
