@@ -135,7 +135,9 @@ class Simulation:
         return Round(number, self.settings.rounds, self.settings.seed, len(self.task.clients))
 
     def sample(self, round_number: int) -> list[int]:
-        """S^t: K = C·N clients, drawn without replacement."""
+        """S^t: K = C·N clients, drawn without replacement; all, in a round that the method wants everyone in."""
+        if self.method.everyone(self._round(round_number)):
+            return list(range(len(self.specs)))
         rng = stream(self.settings.seed, "sampling", round_number)
         return sorted(rng.choice(len(self.specs), self._sample_size, replace=False).tolist())
 

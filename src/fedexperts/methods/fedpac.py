@@ -20,7 +20,7 @@ from fedexperts.methods.classwise import (
     no_prototypes,
     rows_of_own_classes,
 )
-from fedexperts.methods.message import Message, State, select
+from fedexperts.methods.message import Message, State, inside, select
 from fedexperts.task import ClientSpec
 
 Array = npt.NDArray[np.float64]
@@ -66,8 +66,7 @@ class FedPAC(Method):
 
     def collect(self, model: Model, x: Tensor, received: State) -> Tensor:
         """Features of the trained extractor, then those of the one that all got, and their squared length."""
-        common = {name.partition(".")[2]: tensor for name, tensor in select(received, {"extractor"}).items()}
-        before = functional_call(model.extractor, common, (x,))
+        before = functional_call(model.extractor, inside(received, "extractor"), (x,))
         return torch.cat([self.represent(model, x, received), before, before.square().sum(1, keepdim=True)], dim=1)
 
     # --- messages
