@@ -5,7 +5,7 @@ import pytest
 import torch
 from support import finished, make_simulation, make_task, states
 
-from fedexperts.engine import specs_for
+from fedexperts.engine import Job, Observer, specs_for
 from fedexperts.errors import DivergedError, MethodError, PrivacyError
 from fedexperts.methods import Message, Method, Owner, Round, State, Trained, method_class, select
 from fedexperts.methods.fedavg import FedAvg
@@ -22,6 +22,31 @@ def test_sampling_draws_c_n_different_clients(participation: float, expected: in
     rounds = [simulation.sample(now) for now in range(1, 9)]
     assert all(len(set(sampled)) == expected for sampled in rounds)
     assert expected == 6 or len({tuple(sampled) for sampled in rounds}) > 1
+
+
+class Gathering(FedAvg):
+    """Everyone takes part in the second round."""
+
+    name = "gathering"
+
+    def everyone(self, now: Round) -> bool:
+        return now.number == 2
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_method_can_want_everyone_and_still_few_are_on_the_device_at_a_time(executor: str) -> None:
+    trained: list[tuple[int, list[int]]] = []
+
+    class Cohorts(Observer):
+        def trained(self, round_number: int, job: Job) -> None:
+            trained.append((round_number, [client.id for client in job.cohort.clients]))
+
+    values = {"participation": 0.34, "observers": (Cohorts(),), "executor": executor}
+    found = finished(Gathering, make_task("cnn5"), **values)
+    clients = {now: sorted(k for n, ids in trained for k in ids if n == now) for now in (1, 2, 3)}
+    assert clients == {1: found.sample(1), 2: list(range(6)), 3: found.sample(3)}
+    assert len(clients[1]) == len(clients[3]) == 2
+    assert max(len(ids) for _, ids in trained) <= 2
 
 
 class Leaky(Standalone):

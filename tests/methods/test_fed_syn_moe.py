@@ -18,7 +18,7 @@ def test_one_loss_trains_both_models_and_the_gate_together() -> None:
     [stage] = method.stages(Round(1, 3, seed=0))
     assert set(stage.parts) == {"global_model", "expert", "gate"}
     assert stage.share == (0, 1)
-    weights = model.gate(batch.x)
+    weights = model.gate(batch.x).softmax(1)
     outputs = [model.global_model(batch.x).softmax(1), model.expert(batch.x).softmax(1)]
     mixed = weights[:, :1] * outputs[0] + weights[:, 1:] * outputs[1]
     loss = stage.loss(model, batch, {})

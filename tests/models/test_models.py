@@ -1,13 +1,12 @@
 import math
-from collections.abc import Callable
-from functools import partial
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
 from fedexperts.errors import SettingsError
-from fedexperts.models import MODELS, DeepGate, Gate, SwitchNorm, build
+from fedexperts.models import MODELS, DeepGate, Gate, GateActivation, GateStart, SwitchNorm, build
 
 
 @pytest.mark.parametrize(
@@ -72,10 +71,8 @@ def test_switch_norm_learns_its_mix() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)])
-@pytest.mark.parametrize("made", [partial(Gate, width=16), partial(DeepGate, experts=2)])
-def test_gate_weighs_each_sample(shape: tuple[int, int, int], made: Callable[[int], nn.Module]) -> None:
-    gate = made(math.prod(shape))
-    weights = gate(torch.randn(12, *shape))
+def test_gate_weighs_each_sample(shape: tuple[int, int, int]) -> None:
+    weights = Gate(math.prod(shape), width=16)(torch.randn(12, *shape))
     assert weights.shape == (12, 2)
     torch.testing.assert_close(weights.sum(1), torch.ones(12))
     assert ((weights > 0) & (weights < 1)).all()
@@ -93,3 +90,22 @@ def test_the_deep_gate_begins_orthogonal() -> None:
     for weight in (layer.weight.detach() for layer in layers):
         wide = weight if weight.shape[0] <= weight.shape[1] else weight.T
         torch.testing.assert_close(wide @ wide.T, torch.eye(len(wide)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_deep_gate_has_the_layers_of_the_paper(depth: int) -> None:
+    gate = DeepGate(64, experts=20, depth=depth)
+    widths = [layer.out_features for layer in gate if isinstance(layer, nn.Linear)]
+    assert widths == [*[128, 256, 128][: depth - 1], 20]
+    assert gate(torch.randn(5, 1, 8, 8)).shape == (5, 20)
+
+
+@pytest.mark.parametrize("start", get_args(GateStart))
+@pytest.mark.parametrize("activation", get_args(GateActivation))
+def test_every_start_and_activation_of_the_deep_gate_gives_scores(start: GateStart, activation: GateActivation) -> None:
+    gate = DeepGate(64, experts=4, activation=activation, start=start)
+    scores = gate(torch.randn(50, 64))
+    assert scores.isfinite().all()
+    assert scores.std(0).min() > 1e-3
+    if start == "spectral":
+        assert torch.linalg.matrix_norm(gate[1].weight, 2).item() == pytest.approx(1, abs=1e-5)

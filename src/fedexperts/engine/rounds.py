@@ -135,7 +135,9 @@ class Simulation:
         return Round(number, self.settings.rounds, self.settings.seed, len(self.task.clients))
 
     def sample(self, round_number: int) -> list[int]:
-        """S^t: K = C·N clients, drawn without replacement."""
+        """S^t: K = C·N clients, drawn without replacement; all, in a round that the method wants everyone in."""
+        if self.method.everyone(self._round(round_number)):
+            return list(range(len(self.specs)))
         rng = stream(self.settings.seed, "sampling", round_number)
         return sorted(rng.choice(len(self.specs), self._sample_size, replace=False).tolist())
 
@@ -207,7 +209,7 @@ class Simulation:
             raise PrivacyError(
                 f"method '{self.method.name}' sends {len(message.numbers)} numbers where at most {NUMBERS} may go"
             )
-        private = self.method.forbidden(channel) & {part_of(name) for name in message.tensors}
+        private = self.method.forbidden(channel) & {part_of(name) for name in (*message.tensors, *message.known)}
         if private:
             raise PrivacyError(
                 f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of client {client.id}, "
@@ -220,7 +222,7 @@ class Simulation:
         """The clients' mean losses in their last stage; an error where one is not a number any more."""
         found: dict[int, float] = {}
         for job in jobs:
-            for number, losses in enumerate(torch.stack(job.losses).tolist()):
+            for number, losses in enumerate(torch.stack(job.losses).tolist() if job.losses else []):
                 for client, loss in zip(job.cohort.clients, losses, strict=True):
                     if not math.isfinite(loss):
                         raise DivergedError(

@@ -7,7 +7,19 @@ from importlib.metadata import entry_points
 
 from fedexperts.config import Frozen
 from fedexperts.errors import MethodError, suggestion
-from fedexperts.methods.base import NOTHING, Batch, Beginning, ByClass, Method, Model, Reply, Round, Stage, Trained, Want
+from fedexperts.methods.base import (
+    NOTHING,
+    Batch,
+    Beginning,
+    ByClass,
+    Method,
+    Model,
+    Reply,
+    Round,
+    Stage,
+    Trained,
+    Want,
+)
 from fedexperts.methods.message import Channel, Message, Owner, State, pack, part_of, select
 
 
@@ -39,6 +51,6 @@ def method_class(name: str) -> type[Method]:
 
 
 __all__ = [
-    "NOTHING", "Batch", "Beginning", "ByClass", "Channel", "Frozen", "Message", "Method", "Model", "Owner", "Reply", "Round",
-    "Stage", "State", "Trained", "Want", "method_class", "pack", "part_of", "registry", "select",
+    "NOTHING", "Batch", "Beginning", "ByClass", "Channel", "Frozen", "Message", "Method", "Model", "Owner",
+    "Reply", "Round", "Stage", "State", "Trained", "Want", "method_class", "pack", "part_of", "registry", "select",
 ]  # fmt: skip

@@ -259,6 +259,10 @@ class Method:
 
     # --- between rounds
 
+    def everyone(self, now: Round) -> bool:
+        """Whether all clients take part in this round, whatever the participation."""
+        return False
+
     def same_start(self) -> bool:
         """Whether what clients keep is the same for all of them at first, instead of each one's own draw."""
         return False

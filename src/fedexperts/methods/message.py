@@ -39,6 +39,11 @@ def select(tensors: Mapping[str, Tensor], parts: set[str]) -> State:
     return {name: tensors[name] for name in tensors if part_of(name) in parts}
 
 
+def inside(tensors: Mapping[str, Tensor], part: str) -> State:
+    """The tensors of one part under the names that they have in the part itself."""
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in select(tensors, {part}).items()}
+
+
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors in the safetensors format. One that stands under two names is written twice, as if it were two."""
     found: State = {}

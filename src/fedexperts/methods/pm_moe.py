@@ -23,7 +23,7 @@ TINY = 1e-12
 
 
 class PoolGate(nn.Module):
-    """G^j: scores of the M modules, and what the client knows of itself: its place in the pool, if the gate has learned."""
+    """G^j: the M modules' scores, and what the client knows: its own place, whether the gate has learned."""
 
     def __init__(self, scores: DeepGate, client: ClientSpec) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ class PMMoE(Method):
     a gate, and nothing else: the module's output is replaced by Σ α^k h^k, h^k what module k makes of the module's own
     input z, α = softmax(G^j(z)) (Eq. 5-9). Parameters that are only added (DBE's) are modules too, whose h^k does not
     depend on z. Before that, a sample's γ of the other clients' modules whose outputs have the least to do with the own
-    one are removed: v^k = h^k ⊙ h^j / (‖h^k‖‖h^j‖), confidence H^k = T·log Σ exp(v^k/T) over the dimensions (Eq. 10-12).
-    Of the rest the `top` count. As printed, what is left of the weights does not sum to 1.
+    one are removed: v^k = h^k ⊙ h^j / (‖h^k‖‖h^j‖), confidence H^k = T·log Σ exp(v^k/T) over the dimensions
+    (Eq. 10-12). Of the rest the `top` count. As printed, what is left of the weights does not sum to 1.
 
     The pool is one for all clients: the server sends it once to each. A client in `keep_out` does not send its module,
     uses it all the same, and the others'. Until its gate has learned a client predicts with its own module alone, so
@@ -69,7 +69,8 @@ class PMMoE(Method):
     name = "pm-moe"
     title = "PM-MoE"
     source = (
-        "Feng et al. 2025: PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated Learning, WWW"
+        "Feng et al. 2025: PM-MoE: Mixture of Experts on Private Model Parameters for Personalized Federated Learning, "
+        "WWW"
     )
     owners = {"extractor": Owner.PRIVATE, "head": Owner.SHARED, "gate": Owner.PRIVATE}  # with the default base
 
@@ -119,7 +120,7 @@ class PMMoE(Method):
             done = Settings.saved(Path(folder) / "settings.toml")
             if said := sorted(set(given) & (set(TrainSettings.model_fields) - {"batch_size"})):
                 raise SettingsError(f"{', '.join(said)}: the first phase is over; --from {folder} says how it was")
-            task = {name: value for name, value in done.part(TaskSettings).model_dump(exclude_none=True).items()}
+            task = done.part(TaskSettings).model_dump(exclude_none=True)
             differing = [name for name, value in task.items() if name in given and not _same(given[name], value)]
             if differing := [name for name in differing if name not in ("data_dir", "download")]:
                 raise SettingsError(f"{', '.join(differing)}: not as in {folder}, whose clients go on here")
@@ -192,7 +193,7 @@ class PMMoE(Method):
         others = counted & ~own[:, None]
         confidence = self._confidence(each, (each * mine).sum(0))
         scores = model.gate.scores(z).T
-        rank = torch.where(others, confidence, torch.inf).argsort(0, stable=True).argsort(0, stable=True)
+        rank = torch.where(others, confidence, torch.inf).argsort(dim=0, stable=True).argsort(dim=0)
         removed = others & (rank < (self.options.denoise * others.sum(0)).floor())
         left = scores.masked_fill(~counted, -torch.inf).softmax(0).masked_fill(removed, 0)
         if self.options.top is not None and self.options.top < len(left):
@@ -256,7 +257,9 @@ class PMMoE(Method):
     def note(self) -> str:
         out = self.options.keep_out
         kept_out = f"; {len(out)} kept their modules out of the pool" if out else ""
-        return f"pm-moe over {self.base.title}: round 1 is {self.base.title} alone, then only gates are trained{kept_out}"
+        return (
+            f"pm-moe over {self.base.title}: round 1 is {self.base.title} alone, then only gates are trained{kept_out}"
+        )
 
 
 def _base(name: str) -> type[Method]:

@@ -6,15 +6,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedexperts.methods.base import Model
-from fedexperts.methods.message import State, select
+from fedexperts.methods.message import State, inside
 
 
 def as_received(model: Model, part: str, received: State, x: Tensor) -> Tensor:
     """What a part gives for `x` as the server sent it, in evaluation mode: nothing of it moves."""
     module = model.get_submodule(part)
-    tensors = {name.removeprefix(f"{part}."): tensor for name, tensor in select(received, {part}).items()}
     training = module.training
     try:
-        return cast(Tensor, functional_call(module.eval(), tensors, (x,)))
+        return cast(Tensor, functional_call(module.eval(), inside(received, part), (x,)))
     finally:
         module.train(training)

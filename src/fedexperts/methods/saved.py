@@ -6,7 +6,7 @@ from pathlib import Path
 import safetensors.torch
 
 from fedexperts.errors import MethodError
-from fedexperts.methods.message import State, select
+from fedexperts.methods.message import State, inside
 
 
 @lru_cache(maxsize=4)
@@ -15,10 +15,10 @@ def saved_part(folder: Path, part: str, option: str) -> State:
     files = list(folder.glob("state/server.*.safetensors"))
     if len(files) != 1:
         raise MethodError(f"{folder} is not the folder of a finished run; give --{option} one of FedAvg's")
-    found = select(safetensors.torch.load_file(files[0]), {part})
+    found = inside(safetensors.torch.load_file(files[0]), part)
     if not found:
         raise MethodError(f"the run in {folder} shares no {part}; give --{option} a FedAvg run")
-    return {name.removeprefix(f"{part}."): tensor for name, tensor in found.items()}
+    return found
 
 
 def fitting(found: State, like: State, folder: Path, option: str) -> State:

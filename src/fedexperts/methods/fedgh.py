@@ -1,0 +1,60 @@
+"""FedGH: every client has an extractor of its own; the server trains one head for all on the classes' mean features."""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedexperts.config import Frozen
+from fedexperts.methods.base import Method, Model, Reply, Round, Trained
+from fedexperts.methods.classwise import rows_of_own_classes
+from fedexperts.methods.message import Message, Owner, State
+
+
+class FedGH(Method):
+    """Up go the mean features R̄_k^s of the client's classes s; the server trains the header θ by CE(H(R̄_k^s; θ), s).
+
+    θ goes down and takes the place of the client's own header; extractor and header are then trained together. The
+    extractors may differ, if all end in the same width.
+
+    As printed, θ makes a step for each mean that has come. Their order is random here, so that no client always has the
+    last word. In the authors' code the optimiser of these steps holds a client's model, and θ stays as it was drawn.
+    """
+
+    name = "fedgh"
+    title = "FedGH"
+    source = "Yi et al. 2023: FedGH: Heterogeneous Federated Learning with Generalized Global Header, ACM MM"
+    owners = {"extractor": Owner.PRIVATE, "head": Owner.SHARED}
+    personal = "extractor"
+
+    class Options(Frozen):
+        server_lr: float | None = Field(None, gt=0, description="the server's learning rate η_θ (default: --lr)")
+        server_epochs: int = Field(1, ge=1, description="how often the server goes through a round's means")
+        server_batch: int = Field(1, ge=1, description="means in a step of the server")
+
+    options: Options
+
+    def collect(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return self.represent(model, x, received)
+
+    def reply(self, after: Trained, now: Round) -> Message:
+        return rows_of_own_classes(after.by_class, "features")
+
+    def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
+        if not replies:
+            return server
+        means = torch.cat([reply.message.tensors["features.means"] for reply in replies])
+        classes = torch.cat([reply.message.tensors["features.classes"] for reply in replies])
+        head = {name: tensor.detach().clone().requires_grad_() for name, tensor in server.items()}
+        optimizer = torch.optim.SGD(head.values(), self.options.server_lr or self.train.lr)
+        rng = now.stream("head")
+        for _ in range(self.options.server_epochs):
+            order = torch.from_numpy(rng.permutation(len(means))).to(means.device)
+            for rows in torch.split(order, self.options.server_batch):
+                loss = F.cross_entropy(F.linear(means[rows], head["head.weight"], head["head.bias"]), classes[rows])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return {name: tensor.detach() for name, tensor in head.items()}
