@@ -101,7 +101,7 @@ class Dataset:
         words = Vocabulary.of(self.inputs[known].tolist(), vocabulary)
         notes = [
             self.note,
-            f"the first {length:,} words of a text, {len(words.words):,} words known from training data",
+            f"the first {length:,} words of each text, {len(words.words):,} words known from training data",
         ]
         return replace(
             self,
