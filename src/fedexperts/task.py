@@ -58,6 +58,11 @@ class Task:
         for name in names:
             check_model(name)
         dataset = dataset or load(settings.data, settings.data_dir, settings.download)
+        if dataset.kind == "words":
+            raise DataError(
+                f"'{dataset.name}' is numbers of words already; give the texts: which words are known follows from who "
+                "trains on which of them"
+            )
         if settings.samples is not None:
             dataset = dataset.drawn(settings.samples, settings.seed)
         clients, *later = _phases(dataset, settings)

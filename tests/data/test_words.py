@@ -74,6 +74,12 @@ def test_vocabulary_and_length_are_settings() -> None:
     assert task.settings.model == ("fasttext",)
 
 
+def test_words_that_another_split_knew_are_not_taken_over() -> None:
+    first = Task.of(dataset=signed(), clients=5)
+    with pytest.raises(DataError, match="'signed' is numbers of words already; give the texts"):
+        Task.of(dataset=first.dataset, clients=4, seed=1)
+
+
 @pytest.mark.parametrize(
     ("inputs", "vocabulary"),
     [

@@ -74,10 +74,8 @@ class Dataset:
         rng = stream(seed, "samples")
         have = np.bincount(self.labels, minlength=self.classes)
         [places] = deal(self.labels, apportion(np.array([samples]), have[None], rng), rng)
-        notes = [self.note, f"{samples:,} of its {len(self):,} samples"]
-        return replace(
-            self, inputs=self.inputs[places], labels=self.labels[places], note="; ".join(note for note in notes if note)
-        )
+        note = _together(self.note, f"{samples:,} of its {len(self):,} samples")
+        return replace(self, inputs=self.inputs[places], labels=self.labels[places], note=note)
 
     def like_own(self, inputs: Array | Sequence[str]) -> Array:
         """Samples from elsewhere as this set has its own; plain texts become numbers of words."""
@@ -99,16 +97,9 @@ class Dataset:
         round (a secure sum would do, and it is not in the ledger); nothing of it depends on who has which text.
         """
         words = Vocabulary.of(self.inputs[known].tolist(), vocabulary)
-        notes = [
-            self.note,
-            f"the first {length:,} words of each text, {len(words.words):,} words known from training data",
-        ]
-        return replace(
-            self,
-            inputs=words.encode(self.inputs.tolist(), length),
-            vocabulary=words,
-            note="; ".join(note for note in notes if note),
-        )
+        known_words = f"{len(words.words):,} words known from training data"
+        note = _together(self.note, f"the first {length:,} words of each text, {known_words}")
+        return replace(self, inputs=words.encode(self.inputs.tolist(), length), vocabulary=words, note=note)
 
 
 def load(name: str, data_dir: Path | str | None = None, download: bool = False) -> Dataset:
@@ -195,8 +186,12 @@ def _pooled(info: SetInfo, found: Found) -> Dataset:
         np.concatenate(inputs, out=out),
         np.concatenate(labels),
         found.class_names,
-        "; ".join(note for note in notes if note),
+        _together(*notes),
     )
+
+
+def _together(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 def _check_together(info: SetInfo, found: Found, inputs: tuple[Array, ...], labels: tuple[Indices, ...]) -> None:
