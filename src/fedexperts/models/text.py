@@ -15,7 +15,7 @@ class WordMean(nn.Embedding):
 
     The words' rows are looked up. The alternative, counts of words times the table, has the same gradient, but its
     matrix of counts is as wide as the vocabulary: for a step of 20 clients × 64 texts with 20,000 words it is 102 MB,
-    and the products with a table of width 32 are 5 GFLOP, where 100 words a text looked up are 16 MB and hardly any
+    and the products with a table of width 32 are 3 GFLOP, where 100 words a text looked up are 16 MB and hardly any
     arithmetic (on one core 1.2 ms against 3.6 ms a client). The gradient of a lookup is summed after sorting the words,
     in the same order every time; it is dense, as optimisers want it here (20 × 20,000 × 32 numbers are 51 MB).
     """
