@@ -13,21 +13,44 @@ from fedexperts.task import Task
 
 TRAIN_SIZES = (32, 29, 17, 12, 24, 16)
 """Full batches, ragged last batches, and a client with less than a batch of 16."""
+HELD_OUT = 16
 
 
 def make_task(model: str = "cnn5,cnn4", sizes: tuple[int, ...] = TRAIN_SIZES) -> Task:
     """Six clients with different amounts of separable images (8×8, 4 classes) and different models."""
     rng = np.random.default_rng(7)
-    held_out = 16
-    labels = rng.integers(0, 4, sum(sizes) + held_out * len(sizes))
+    labels = rng.integers(0, 4, sum(sizes) + HELD_OUT * len(sizes))
     patterns = rng.integers(0, 200, (4, 1, 8, 8))
     inputs = (patterns[labels] + rng.integers(0, 56, (len(labels), 1, 8, 8))).astype(np.uint8)
-    clients, start = [], 0
-    for size in sizes:
-        own = np.arange(start, start := start + size + held_out)
-        clients.append(ClientData(own[:size], own[size : size + 8], own[size + 8 :]))
     settings = TaskSettings.check({"data": "digits", "clients": len(sizes), "model": model})
-    return Task(settings, Dataset("patterns", inputs, labels, ("a", "b", "c", "d")), tuple(clients))
+    return Task(settings, Dataset("patterns", inputs, labels, ("a", "b", "c", "d")), _in_turn(sizes))
+
+
+def make_text_task(model: str = "fasttext,fasttext-wide", sizes: tuple[int, ...] = TRAIN_SIZES) -> Task:
+    """The same with sentences: clients of the same sizes, and models for texts."""
+    dataset, clients = sentences(sum(sizes) + HELD_OUT * len(sizes)), _in_turn(sizes)
+    settings = TaskSettings.check({"data": "ag-news", "clients": len(sizes), "model": model})
+    return Task(settings, dataset.in_words(np.concatenate([client.train for client in clients]), 60, 9), clients)
+
+
+def sentences(count: int) -> Dataset:
+    """Sentences of 3 to 9 words in 4 classes; a class has 12 words of its own, and there are 12 that all have."""
+    rng = np.random.default_rng(7)
+    topics = ("world", "sports", "business", "science")
+    labels = rng.integers(0, len(topics), count)
+    texts = []
+    for topic in labels:
+        words = [f"{topics[topic]}{word}" for word in rng.integers(0, 12, rng.integers(2, 6))]
+        words += [f"any{word}" for word in rng.integers(0, 12, rng.integers(1, 4))]
+        texts.append(" ".join(rng.permutation(words)).capitalize() + ".")
+    return Dataset("sentences", np.array(texts), labels, topics)
+
+
+def _in_turn(sizes: tuple[int, ...]) -> tuple[ClientData, ...]:
+    """Clients with so many training samples each, and with 8 for validation and 8 for testing."""
+    ends = np.cumsum([size + HELD_OUT for size in sizes])
+    owned = np.split(np.arange(ends[-1]), ends[:-1])
+    return tuple(ClientData(own[:-HELD_OUT], own[-HELD_OUT:-8], own[-8:]) for own in owned)
 
 
 def make_simulation(

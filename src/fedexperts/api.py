@@ -37,7 +37,7 @@ from fedexperts.measure import (
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
-from fedexperts.task import Task
+from fedexperts.task import Task, with_model
 
 DIVERGED = "diverged.txt"
 """Says in a run's folder that its loss stopped being a number, and when: that is its result."""
@@ -66,18 +66,19 @@ class Result:
         """Every client's complete model as named tensors."""
         return [self.simulation.client_state(k) for k in range(len(self.simulation.specs))]
 
-    def predict(self, client: int, inputs: np.ndarray) -> np.ndarray:
-        """Class probabilities of a client's model for images as uint8, samples × channels × height × width."""
+    def predict(self, client: int, inputs: np.ndarray | Sequence[str]) -> np.ndarray:
+        """Class probabilities of a client's model for samples like those of the task's data set, or for plain texts.
+
+        Images are uint8, samples × channels × height × width.
+        """
         simulation = self.simulation
         if not 0 <= client < len(simulation.specs):
             raise DataError(f"there is no client {client}; there are {len(simulation.specs)}, numbered from 0")
-        shape = simulation.specs[client].shape
-        if inputs.dtype != np.uint8 or inputs.shape[1:] != shape:
-            raise DataError(
-                f"client {client} takes uint8 images of shape (samples, {', '.join(map(str, shape))}), "
-                f"not {inputs.dtype} of shape {inputs.shape}"
-            )
-        x = scaled(torch.from_numpy(inputs).to(simulation.device), simulation.data.dtype)
+        try:
+            samples = torch.from_numpy(simulation.task.dataset.like_own(inputs))
+        except DataError as error:
+            raise DataError(f"client {client} takes {error}") from None
+        x = scaled(samples.to(simulation.device), simulation.data.dtype)
         program = simulation.fleet.program(client)
         program.train_only(())
         predict = program.bind(simulation.method.predict)
@@ -119,7 +120,7 @@ def run(
 def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
     """Complete settings from plain values: settings and the method's own options, flat or in a table of its name."""
     kind = method_class(method)
-    values = dict(values)
+    values = with_model(values)
     tables = {name: values.pop(name) for name in list(values) if name in registry()}
     for name, table in {"options": values.get("options", {}), **tables}.items():
         if not isinstance(table, dict):

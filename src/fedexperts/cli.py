@@ -312,7 +312,7 @@ def data(
 
     from fedexperts.data import known
     from fedexperts.report.page import write_label_page
-    from fedexperts.task import Task
+    from fedexperts.task import Task, with_model
 
     given = _values(config, values, _no_more(context.args))
     if not given and out is None:
@@ -321,7 +321,7 @@ def data(
             table.add_row(name, info.title, str(info.classes), ", ".join([f"{info.stem}.npz", *info.files]))
         console.print(table)
         return
-    settings = TaskSettings.check(given)
+    settings = TaskSettings.check(with_model(given))
     task = Task.of(settings)
     title = f"{settings.data}, {settings.partition}, {settings.clients} clients"
     names = task.dataset.class_names if task.dataset.classes <= 12 else ()  # more would not fit a terminal

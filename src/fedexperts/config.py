@@ -72,12 +72,18 @@ def _explain(line: Any, model: type[BaseModel]) -> str:
 class TaskSettings(Frozen):
     """Which data, who has which part of it, and which model each client runs."""
 
-    data: str = Field("digits", description="data set, see `fedexperts data`")
+    data: str = Field(
+        "digits", description="data set, see `fedexperts data`, or a .csv or .jsonl file with columns text and label"
+    )
     data_dir: Path | None = Field(None, description="folder with the data files (else $FEDEXPERTS_DATA)")
     download: bool = Field(False, description="fetch the set from Hugging Face if the folder lacks it (extra 'hub')")
     samples: int | None = Field(
         None, ge=1, description="use only so many samples of the set, its classes as frequent as in all (default: all)"
     )
+    vocabulary: int = Field(
+        20_000, ge=1, description="texts: words that are known, the most frequent of all clients' training data"
+    )
+    text_length: int = Field(100, ge=1, description="texts: how many words are read, from the first on")
     clients: int = Field(10, ge=1, description="number of clients N")
     partition: PartitionName = Field("pathological", description="how the set is split over the clients")
     classes_per_client: int = Field(2, ge=1, description="pathological: classes that a client has")
@@ -95,7 +101,8 @@ class TaskSettings(Frozen):
     phases: int = Field(4, ge=2, description="drift: class mixes that a client has one after another")
     model: NamesInTurn = Field(
         ("cnn5",),
-        description="model; several, with commas, go to the clients in turn; 'heterogeneous' = cnn1…cnn5",
+        description="model (texts: fasttext); several, with commas, go to the clients in turn; "
+        "'heterogeneous' = cnn1…cnn5",
     )
     common_model: str | None = Field(
         None, description="model of methods that need one for all (default: the last of --model)"
@@ -103,6 +110,16 @@ class TaskSettings(Frozen):
     seed: int = Field(0, ge=0, description="seed of everything random")
 
     _absolute = field_validator("data_dir")(absolute)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _file(cls, values: Any) -> Any:
+        """A file of one's own may be named with its path: its folder is the data folder."""
+        data = values.get("data")
+        if not isinstance(data, str) or not Path(data).suffix:
+            return values
+        path = Path(values.get("data_dir") or "", data)
+        return {**values, "data": path.name, "data_dir": path.parent}
 
     @field_validator("model")
     @classmethod

@@ -1,6 +1,6 @@
 """A task: a data set, who has which part of it, and which model each client runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from fedexperts.data import (
     Dataset,
     aligned,
     between,
+    is_text,
     label_counts,
     load,
     partition,
@@ -20,7 +21,7 @@ from fedexperts.data import (
     split,
 )  # fmt: skip
 from fedexperts.errors import DataError
-from fedexperts.models import Shape, check_model
+from fedexperts.models import TEXT_MODELS, Shape, check_model
 
 
 @dataclass(frozen=True)
@@ -53,25 +54,24 @@ class Task:
     @classmethod
     def of(cls, settings: TaskSettings | None = None, dataset: Dataset | None = None, **values: Any) -> "Task":
         """Load and split, from settings or from their fields by name; `dataset` is the whole set, if it is at hand."""
-        settings = settings or TaskSettings.check(values)
-        for name in (*settings.model, *filter(None, [settings.common_model])):
+        settings = settings or TaskSettings.check(with_model(values, dataset))
+        names = (*settings.model, *filter(None, [settings.common_model]))
+        for name in names:
             check_model(name)
         dataset = dataset or load(settings.data, settings.data_dir, settings.download)
-        if dataset.kind == "text":
-            raise DataError(f"'{settings.data}' is text, and there is no model for text yet; use an image set")
+        if dataset.kind == "words":
+            raise DataError(
+                f"'{dataset.name}' is numbers of words already; give the texts: which words are known follows from who "
+                "trains on which of them"
+            )
         if settings.samples is not None:
             dataset = dataset.drawn(settings.samples, settings.seed)
-        if settings.drift == "none":
-            return cls(settings, dataset, tuple(_split_up(dataset, settings)))
-        # A client's phases are so many clients of one partition, one after another.
-        places = settings.model_copy(update={"clients": settings.clients * settings.phases})
-        try:
-            parts = list(_split_up(dataset, places))
-        except DataError as error:
-            of = f"{settings.clients} clients × {settings.phases} phases of drift"
-            raise DataError(f"{of} are a partition for {places.clients} clients, and {error}") from None
-        phases = [parts[first : first + settings.clients] for first in range(0, len(parts), settings.clients)]
-        clients, *later = aligned(phases, settings.seed)
+        clients, *later = _phases(dataset, settings)
+        if dataset.kind == "text":
+            training = np.concatenate([client.train for client in clients])
+            dataset = dataset.in_words(training, settings.vocabulary, settings.text_length)
+        for name in names:
+            check_model(name, dataset.shape)
         return cls(settings, dataset, clients, tuple(later))
 
     @property
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def shape(self) -> Shape:
-        return tuple(self.dataset.inputs.shape[1:])
+        return self.dataset.shape
 
     @property
     def common_model(self) -> str:
@@ -119,6 +119,31 @@ class Task:
             clients=len(self.clients),
             label_counts=tuple(counts.tolist()),
         )
+
+
+def with_model(values: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
+    """Settings by name, with a model for texts where they name none and the data, or their name, say that it is texts.
+
+    Settings have one for images by themselves.
+    """
+    name = values.get("data")
+    of_texts = dataset.kind == "text" if dataset else isinstance(name, str) and is_text(name)
+    return {**values, "model": next(iter(TEXT_MODELS))} if of_texts and "model" not in values else dict(values)
+
+
+def _phases(dataset: Dataset, settings: TaskSettings) -> Sequence[tuple[ClientData, ...]]:
+    """Who has which samples, in one phase after another; without drift there is one."""
+    if settings.drift == "none":
+        return [tuple(_split_up(dataset, settings))]
+    # A client's phases are so many clients of one partition, one after another.
+    places = settings.model_copy(update={"clients": settings.clients * settings.phases})
+    try:
+        parts = list(_split_up(dataset, places))
+    except DataError as error:
+        of = f"{settings.clients} clients × {settings.phases} phases of drift"
+        raise DataError(f"{of} are a partition for {places.clients} clients, and {error}") from None
+    phases = [parts[first : first + settings.clients] for first in range(0, len(parts), settings.clients)]
+    return aligned(phases, settings.seed)
 
 
 def _split_up(dataset: Dataset, settings: TaskSettings) -> Iterator[ClientData]:

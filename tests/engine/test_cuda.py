@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_close, assert_same_bits, finished, make_task, states
+from support import assert_close, assert_same_bits, finished, make_task, make_text_task, states
 
 from fedexperts.engine.executors import StackedExecutor
 from fedexperts.errors import SettingsError
@@ -71,6 +71,18 @@ def test_graphs_of_groups_that_come_and_go_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 def test_same_seed_same_bits(name: str, precision: str) -> None:
     runs = [states(finished(name, TASK, device="cuda", executor="stacked", precision=precision)) for _ in range(2)]
+    assert_same_bits(*runs)
+
+
+@pytest.mark.parametrize("name", registry())
+def test_texts_are_captured_and_repeatable_too(name: str) -> None:
+    task, values = make_text_task(), {"rounds": 8}
+    on_gpu = {"device": "cuda", "executor": "stacked"}
+    simulation = finished(name, task, **values, **on_gpu)
+    assert_close(on_cpu(states(simulation)), states(finished(name, task, **values)))
+    assert simulation.executor._graphs is not None  # type: ignore[attr-defined]
+    assert all(track.graphs for track in simulation.executor._graphs._tracks.values())  # type: ignore[attr-defined]
+    runs = [states(finished(name, task, **values, **on_gpu, precision="float32")) for _ in range(2)]
     assert_same_bits(*runs)
 
 

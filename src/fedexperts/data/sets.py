@@ -1,16 +1,18 @@
 """Data sets by name, from whatever form of them the user has."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 
-from fedexperts.data import hub, plain, publisher
+from fedexperts.data import hub, own, plain, publisher
 from fedexperts.data.counts import apportion, deal
 from fedexperts.data.parts import Array, Found, Indices, check_labels, checked
 from fedexperts.data.registry import SetInfo, find, known
+from fedexperts.data.words import Vocabulary
 from fedexperts.errors import DataError
 from fedexperts.randomness import stream
 
@@ -23,25 +25,40 @@ class Dataset:
 
     name: str
     inputs: Array
-    """Images: uint8, N×C×H×W. Texts: N strings."""
+    """Images: uint8, N×C×H×W. Texts: N strings, or N×length numbers of words (int32), which is what models read."""
     labels: Indices
     class_names: tuple[str, ...]
     note: str = ""
     """Where the data came from and how it differs from what was published."""
+    vocabulary: Vocabulary | None = None
+    """Whose numbers the words have, where texts are numbers."""
 
     def __post_init__(self) -> None:
         is_image = self.inputs.dtype == np.uint8 and self.inputs.ndim == 4 and self.inputs.flags.c_contiguous
         is_text = self.inputs.dtype.kind == "U" and self.inputs.ndim == 1
-        if not (is_image or is_text):
+        is_words = self.inputs.dtype == np.int32 and self.inputs.ndim == 2
+        if not (is_image or is_text or is_words) or is_words != (self.vocabulary is not None):
             raise DataError(
                 f"data set '{self.name}' has {self.inputs.dtype} inputs of shape {self.inputs.shape}; "
-                "images are contiguous uint8 of shape (N, C, H, W), texts strings of shape (N,)"
+                "images are contiguous uint8 of shape (N, C, H, W), texts strings of shape (N,), "
+                "their words int32 of shape (N, length) with a vocabulary"
             )
         check_labels(f"data set '{self.name}'", self.labels, len(self.inputs), self.classes)
 
     @property
-    def kind(self) -> Literal["image", "text"]:
+    def kind(self) -> Literal["image", "text", "words"]:
+        if self.vocabulary is not None:
+            return "words"
         return "text" if self.inputs.dtype.kind == "U" else "image"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample, for a model: channels, height and width, or a text's words and how many numbers a word can be.
+
+        A text is so many one-hot rows, of which only the places of the ones are kept.
+        """
+        rest = tuple(self.inputs.shape[1:])
+        return rest if self.vocabulary is None else (*rest, len(self.vocabulary))
 
     @property
     def classes(self) -> int:
@@ -57,17 +74,44 @@ class Dataset:
         rng = stream(seed, "samples")
         have = np.bincount(self.labels, minlength=self.classes)
         [places] = deal(self.labels, apportion(np.array([samples]), have[None], rng), rng)
-        notes = [self.note, f"{samples:,} of its {len(self):,} samples"]
-        return replace(
-            self, inputs=self.inputs[places], labels=self.labels[places], note="; ".join(note for note in notes if note)
-        )
+        note = _together(self.note, f"{samples:,} of its {len(self):,} samples")
+        return replace(self, inputs=self.inputs[places], labels=self.labels[places], note=note)
+
+    def like_own(self, inputs: Array | Sequence[str]) -> Array:
+        """Samples from elsewhere as this set has its own; plain texts become numbers of words."""
+        found, words = np.asarray(inputs), self.vocabulary
+        if words is not None and found.dtype.kind == "U" and found.ndim == 1:
+            return words.encode(found.tolist(), self.inputs.shape[1])
+        fits = found.dtype == self.inputs.dtype and found.shape[1:] == self.inputs.shape[1:]
+        if not fits or (words is not None and not ((found >= 0) & (found < len(words))).all()):
+            kind = "uint8 images" if words is None else f"texts, or int32 numbers of words below {len(words)}"
+            sizes = ", ".join(map(str, ("samples", *self.inputs.shape[1:])))
+            raise DataError(f"{kind} of shape ({sizes}), not {found.dtype} of shape {found.shape}")
+        return found
+
+    def in_words(self, known: Indices, vocabulary: int, length: int) -> Self:
+        """Texts as numbers of words: those are known that are among the most frequent in the `known` samples.
+
+        With the clients' training samples there, no word is known for being in data that anything is chosen by or
+        tested on. One vocabulary for all clients presumes that they add up their counts of words before the first
+        round (a secure sum would do, and it is not in the ledger); nothing of it depends on who has which text.
+        """
+        words = Vocabulary.of(self.inputs[known].tolist(), vocabulary)
+        known_words = f"{len(words.words):,} words known from training data"
+        note = _together(self.note, f"the first {length:,} words of each text, {known_words}")
+        return replace(self, inputs=words.encode(self.inputs.tolist(), length), vocabulary=words, note=note)
 
 
 def load(name: str, data_dir: Path | str | None = None, download: bool = False) -> Dataset:
     """The set of that name from the data folder (or $FEDEXPERTS_DATA), in the first form found there.
 
-    With `download` a set that is not there is fetched from the Hugging Face hub and kept in the folder.
+    With `download` a set that is not there is fetched from the Hugging Face hub and kept in the folder. The name of a
+    .csv or .jsonl file in the folder is a set too: texts with labels.
     """
+    if is_own(name):
+        path = Path(data_dir or "", name)
+        texts, labels, class_names = own.read(path)
+        return Dataset(path.stem, np.array(texts), labels, class_names, f"from {path}")
     info = find(name)
     if info.name == "digits":
         return _digits(info)
@@ -81,6 +125,16 @@ def load(name: str, data_dir: Path | str | None = None, download: bool = False) 
     dataset = _pooled(info, found)
     plain.write(folder, info, found)
     return dataset
+
+
+def is_own(name: str) -> bool:
+    """Whether this is the name of a file of the user's own, not of a known set."""
+    return Path(name).suffix.lower() in own.FORMS
+
+
+def is_text(name: str) -> bool:
+    """Whether the set of that name is one of texts, as far as its name tells."""
+    return is_own(name) or find(name).shape is None
 
 
 def _digits(info: SetInfo) -> Dataset:
@@ -132,8 +186,12 @@ def _pooled(info: SetInfo, found: Found) -> Dataset:
         np.concatenate(inputs, out=out),
         np.concatenate(labels),
         found.class_names,
-        "; ".join(note for note in notes if note),
+        _together(*notes),
     )
+
+
+def _together(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 def _check_together(info: SetInfo, found: Found, inputs: tuple[Array, ...], labels: tuple[Indices, ...]) -> None:

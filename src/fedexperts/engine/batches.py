@@ -14,7 +14,10 @@ from fedexperts.randomness import stream
 
 @dataclass(frozen=True)
 class DeviceData:
-    """A whole set on the device: images as uint8, channels last, turned into numbers in [-1, 1] only batch by batch."""
+    """A whole set on the device: images as uint8, channels last, turned into numbers in [-1, 1] only batch by batch.
+
+    Texts as numbers of words, which stay as they are.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -22,23 +25,25 @@ class DeviceData:
 
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> "DeviceData":
+        inputs = torch.from_numpy(dataset.inputs)
         return cls(
-            inputs=torch.from_numpy(dataset.inputs).movedim(1, -1).contiguous().to(device),
+            inputs=(inputs.movedim(1, -1).contiguous() if dataset.kind == "image" else inputs).to(device),
             labels=torch.from_numpy(dataset.labels).to(device),
             dtype=dtype,
         )
 
     def x(self, index: Tensor) -> Tensor:
-        """Images as models take them: … × channels × height × width."""
-        return scaled(self.inputs[index], self.dtype).movedim(-1, -3)
+        """Samples as models take them: … × channels × height × width, or … × words."""
+        found = scaled(self.inputs[index], self.dtype)
+        return found.movedim(-1, -3) if found.is_floating_point() else found
 
     def y(self, index: Tensor) -> Tensor:
         return self.labels[index]
 
 
 def scaled(inputs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """uint8 → [-1, 1]. The same for every client: nothing about anybody's data is needed."""
-    return inputs.to(dtype).div_(127.5).sub_(1.0)
+    """Images: uint8 → [-1, 1], the same for every client: nothing about anybody's data is needed. Words stay."""
+    return inputs.to(dtype).div_(127.5).sub_(1.0) if inputs.dtype == torch.uint8 else inputs
 
 
 def width(samples: int, batch_size: int) -> int:

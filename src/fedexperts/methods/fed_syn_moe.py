@@ -1,13 +1,11 @@
 """Fed-Syn-MoE: a gate between a global and a local model, all three trained together from the start."""
 
-import math
-
 from torch import Tensor
 
 from fedexperts.methods.base import Model
 from fedexperts.methods.message import State
 from fedexperts.methods.pfl_moe import GlobalAndLocal
-from fedexperts.models import DeepGate, Parts
+from fedexperts.models import DeepGate, Parts, flat
 from fedexperts.task import ClientSpec
 
 
@@ -31,4 +29,5 @@ class FedSynMoE(GlobalAndLocal):
         return super().weigh(model, x, received).softmax(1)
 
     def parts(self, client: ClientSpec) -> Parts:
-        return super().parts(client) | {"gate": DeepGate(math.prod(client.shape), len(self.experts))}
+        models, (reads, inputs) = super().parts(client), flat(client.shape)
+        return models | {"gate": DeepGate(inputs, len(self.experts), reads=reads)}

@@ -1,6 +1,5 @@
 """FedMix: a shared pool of experts; each client's own gate says which of them it uses, and it trains only those."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from fedexperts.methods.base import Model, Reply, Round, Stage, Trained
 from fedexperts.methods.message import Message, Owner, State
 from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, one, strongest
-from fedexperts.models import Parts
+from fedexperts.models import Parts, flat
 from fedexperts.task import ClientSpec
 
 _KEPT, _USE = "choice.kept", "use.mean"
@@ -50,10 +49,10 @@ class FedMix(Mixture):
     options: Options
 
     def parts(self, client: ClientSpec) -> Parts:
-        count = self.options.experts
+        count, (reads, inputs) = self.options.experts, flat(client.shape)
         return {
             "experts": alike(client, count),
-            "gate": nn.Sequential(nn.Flatten(), nn.Linear(math.prod(client.shape), count)),
+            "gate": nn.Sequential(reads, nn.Linear(inputs, count)),
             "choice": Choice(count),
         }
 

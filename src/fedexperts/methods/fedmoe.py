@@ -1,18 +1,17 @@
 """FedMoE: a gate mixes, sample by sample, a shared small extractor with the client's own one."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedexperts.config import Frozen, NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Round, Stage
 from fedexperts.methods.message import Message, Owner, State
-from fedexperts.models import SMALLEST, Gate, GateNorms, Parts, build
+from fedexperts.models import Gate, GateNorms, Parts, build, flat, smallest
 from fedexperts.task import ClientSpec
 
 
@@ -39,7 +38,9 @@ class FedMoE(Method):
         gate_width: NumbersInTurn = Field((64,), description="neurons m of the gate; several go to clients in turn")
         gate_lr: float | None = Field(None, gt=0, description="learning rate η_φ of the gate (default: --lr)")
         gate_input: Literal["pixels", "features"] = Field(
-            "pixels", description="what the gate reads: the image, or both experts' features (not the paper's)"
+            "pixels",
+            description="what the gate reads: the image (of a text: the mean embedding of its words, the gate's own), "
+            "or both experts' features (not the paper's)",
         )
         gate_norms: GateNorms = Field(
             "printed", description="the gate's normalisations: all three, without the scores' (inner), none"
@@ -55,19 +56,22 @@ class FedMoE(Method):
 
     def parts(self, client: ClientSpec) -> Parts:
         local = build(client.model, client.shape, client.classes)  # first: it starts as it would alone
-        small = build(SMALLEST, client.shape, client.classes)
+        shared = smallest(client.shape)
+        small = build(shared, client.shape, client.classes)
         features = local["extractor"].features
         if features != small["extractor"].features:
             raise MethodError(
                 f"{self.name} adds what both experts give, but client {client.id}'s {client.model} ends in "
-                f"{features} features and {SMALLEST} in {small['extractor'].features}; use cnn1 … cnn5"
+                f"{features} features and {shared} in {small['extractor'].features}; use models that end alike, "
+                "such as cnn1 … cnn5"
             )
-        inputs = math.prod(client.shape) if self.options.gate_input == "pixels" else 2 * cast(int, features)
+        from_pixels = self.options.gate_input == "pixels"
+        reads, inputs = flat(client.shape) if from_pixels else (nn.Flatten(), 2 * cast(int, features))
         width = self.options.gate_width[client.id % len(self.options.gate_width)]
         return {
             "global_expert": small["extractor"],
             "local_expert": local["extractor"],
-            "gate": Gate(inputs, width, norms=self.options.gate_norms),
+            "gate": Gate(inputs, width, norms=self.options.gate_norms, reads=reads),
             "head": local["head"],
         }
 

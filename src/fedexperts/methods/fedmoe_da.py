@@ -15,7 +15,7 @@ from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Reply, Round, Stage, Trained, Want, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
 from fedexperts.methods.saved import fitting, saved_part
-from fedexperts.models import Parts, SparseExperts, build
+from fedexperts.models import Parts, SparseExperts, blank, build
 from fedexperts.task import ClientSpec
 
 
@@ -29,7 +29,8 @@ class Neighbours(nn.Module):
 
 
 class FedMoEDA(Method):
-    """Parts: embedding Θ (the first convolution), gate Π (its rows are the experts' proxies π), experts Φ.
+    """Parts: embedding Θ (the first convolution; of texts the mean embedding), gate Π (its rows are the experts'
+    proxies π), experts Φ.
 
     ŷ = Σ G_j(z)·Φ_j(z) over the best-scored experts, z = Θ(x), G = softmax(zΠ) (Eq. 1-4). Θ is the clients' plain mean
     (Eq. 5). Every I rounds the gates go to the server, which makes A: cosine similarity r_ij of all proxies (Eq. 8),
@@ -90,7 +91,7 @@ class FedMoEDA(Method):
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")
             embedding.load_state_dict(fitting(saved, embedding.state_dict(), folder, "pretrained"))
-        width = embedding(torch.zeros(1, *client.shape)).numel()
+        width = embedding(blank(client.shape)).numel()
         return {
             "embedding": embedding,
             "gate": nn.Linear(width, own, bias=False),
@@ -216,10 +217,10 @@ def _rows(after: Trained) -> list[dict[Want, float]]:
 
 
 def _cut(client: ClientSpec) -> tuple[nn.Sequential, nn.Sequential]:
-    """A fresh model of the client's architecture: its first convolution, and all that follows it, to the logits."""
+    """A fresh model of the client's architecture: its embedding, and all that follows it, to the logits."""
     parts = build(client.model, client.shape, client.classes)
     layers = list(parts["extractor"].named_children())
-    end = next(i for i, (name, _) in enumerate(layers) if name == "relu1") + 1
+    end = next(i for i, (name, _) in enumerate(layers) if name in ("relu1", "words")) + 1
     return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(
         OrderedDict([*layers[end:], ("head", parts["head"])])
     )

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from fedexperts.config import Frozen
 from fedexperts.methods.base import Method, Model
 from fedexperts.methods.message import State
-from fedexperts.models import SMALLEST, Classifier, check_model
+from fedexperts.models import Classifier, check_model, smallest
 from fedexperts.task import ClientSpec
 
 
@@ -20,8 +20,8 @@ class Mutual(Method):
     """The part that predicts."""
 
     class Options(Frozen):
-        shared_model: Annotated[str, AfterValidator(check_model)] = Field(
-            SMALLEST, description="model of the zoo that all clients share"
+        shared_model: Annotated[str, AfterValidator(check_model)] | None = Field(
+            None, description="model of the zoo that all clients share (default: cnn5; texts: fasttext)"
         )
 
     options: Options
@@ -29,7 +29,8 @@ class Mutual(Method):
     def pair(self, client: ClientSpec) -> tuple[Classifier, Classifier]:
         """The client's own model, made first so that it starts as it would alone, and the shared one."""
         own = Classifier(client.model, client.shape, client.classes)
-        return own, Classifier(self.options.shared_model, client.shape, client.classes)
+        shared = self.options.shared_model or smallest(client.shape)
+        return own, Classifier(shared, client.shape, client.classes)
 
     def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
         return cast(Tensor, getattr(model, self.used).extractor(x))

@@ -1,6 +1,5 @@
 """PFL-MoE: a one-layer gate mixes the outputs of the global model and of the client's own expert."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from fedexperts.config import Frozen
 from fedexperts.methods.base import Batch, Method, Model, Round, Stage
 from fedexperts.methods.message import Message, Owner, State
-from fedexperts.models import Classifier, Parts
+from fedexperts.models import Classifier, Parts, flat
 from fedexperts.task import ClientSpec
 
 TINY = 1e-12
@@ -60,7 +59,8 @@ class PFLMoE(GlobalAndLocal):
 
     def parts(self, client: ClientSpec) -> Parts:
         models = super().parts(client)  # first: the global one starts as FedAvg's
-        return models | {"gate": nn.Sequential(nn.Flatten(), nn.Linear(math.prod(client.shape), 1), nn.Sigmoid())}
+        reads, inputs = flat(client.shape)
+        return models | {"gate": nn.Sequential(reads, nn.Linear(inputs, 1), nn.Sigmoid())}
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """The global model; the expert begins as its copy."""

@@ -1,6 +1,5 @@
 """PM-MoE: everyone's personal modules in one pool, and on every client a gate that mixes them for its own samples."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -15,7 +14,7 @@ from fedexperts.config import ClientNumbers, Frozen, Settings, TaskSettings, Tra
 from fedexperts.errors import MethodError, SettingsError
 from fedexperts.methods.base import Batch, Beginning, Method, Model, Reply, Round, Stage, Trained
 from fedexperts.methods.message import Message, Owner, State, inside, select
-from fedexperts.models import DeepGate, GateActivation, GateStart, Parts
+from fedexperts.models import DeepGate, GateActivation, GateStart, Parts, blank
 from fedexperts.task import ClientSpec
 
 _PRESENT = "present.modules"
@@ -140,19 +139,17 @@ class PMMoE(Method):
 
     def parts(self, client: ClientSpec) -> Parts:
         parts = self.base.parts(client)
-        probe = torch.zeros(2, *client.shape, device=next(parts[self.base.personal].parameters()).device)
-        seen: list[int] = []
+        model, widths = Model(parts).eval(), []
 
         def look(z: Tensor) -> Tensor:
-            seen.append(math.prod(z.shape[1:]))
+            widths.append(_seen(parts[self.base.personal], z)[0].numel())
             return cast(Tensor, parts[self.base.personal](z))
 
-        model = Model(parts)
         with torch.no_grad():
-            self.base.predict(cast(Model, Swapped(model.eval(), self.base.personal, look)), probe, self._frozen(model))
+            self.with_module(model, blank(client.shape), look)
         model.train()
         options = self.options
-        gate = DeepGate(seen[0], client.clients, options.gate_depth, options.gate_activation, options.gate_start)
+        gate = DeepGate(widths[0], client.clients, options.gate_depth, options.gate_activation, options.gate_start)
         return {**parts, "gate": PoolGate(gate, client)}
 
     def alike(self) -> set[str]:
@@ -192,7 +189,7 @@ class PMMoE(Method):
         counted = (received[_PRESENT] | own)[:, None]
         others = counted & ~own[:, None]
         confidence = self._confidence(each, (each * mine).sum(0))
-        scores = model.gate.scores(z).T
+        scores = model.gate.scores(_seen(module, z)).T
         rank = torch.where(others, confidence, torch.inf).argsort(dim=0, stable=True).argsort(dim=0)
         removed = others & (rank < (self.options.denoise * others.sum(0)).floor())
         left = scores.masked_fill(~counted, -torch.inf).softmax(0).masked_fill(removed, 0)
@@ -255,11 +252,9 @@ class PMMoE(Method):
 
     @property
     def note(self) -> str:
-        out = self.options.keep_out
-        kept_out = f"; {len(out)} kept their modules out of the pool" if out else ""
-        return (
-            f"pm-moe over {self.base.title}: round 1 is {self.base.title} alone, then only gates are trained{kept_out}"
-        )
+        base, out = self.base.title, len(self.options.keep_out)
+        kept_out = f"; {out} kept their modules out of the pool" * (out > 0)
+        return f"pm-moe over {base}: round 1 is {base} alone, then only gates are trained{kept_out}"
 
 
 def _base(name: str) -> type[Method]:
@@ -269,6 +264,14 @@ def _base(name: str) -> type[Method]:
         able = ", ".join(kind.name for kind in registry().values() if kind.personal)
         raise MethodError(f"'{name}' names no personal module that pm-moe could pool; these do: {able}")
     return method_class(name)
+
+
+def _seen(module: nn.Module, z: Tensor) -> Tensor:
+    """What the gate reads: what the module does, or, where that is the words of a text, what the own module makes of it.
+
+    With fastText that is the mean embedding.
+    """
+    return z if z.is_floating_point() else cast(Tensor, module(z))
 
 
 def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

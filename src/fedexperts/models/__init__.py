@@ -1,14 +1,27 @@
-"""Models as named parts: extractors, heads, gates. Nothing federated."""
+"""Models as named parts: extractors of images and texts, heads, gates. Nothing federated."""
 
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.experts import BlockExperts, SparseExperts
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
-from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
+from fedexperts.models.text import TextExtractor, WordMean
+from fedexperts.models.zoo import (
+    IMAGE_MODELS,
+    MODELS,
+    TEXT_MODELS,
+    Parts,
+    blank,
+    build,
+    check_model,
+    flat,
+    reads_text,
+    smallest,
+)
 
 __all__ = [
+    "IMAGE_MODELS",
     "MODELS",
-    "SMALLEST",
+    "TEXT_MODELS",
     "BlockExperts",
     "Classifier",
     "ConvExtractor",
@@ -21,6 +34,12 @@ __all__ = [
     "Shape",
     "SparseExperts",
     "SwitchNorm",
+    "TextExtractor",
+    "WordMean",
+    "blank",
     "build",
     "check_model",
+    "flat",
+    "reads_text",
+    "smallest",
 ]

@@ -51,13 +51,21 @@ class Gate(nn.Sequential):
     """A sample's weights for the experts, summing to 1 (FedMoE, Section 4.3 and Figure 3).
 
     flatten → switchable normalisation → Linear(d, m) → BatchNorm → Sigmoid → Linear(m, experts) → BatchNorm → Softmax.
-    `norms`: all three as printed; only the inner two, so that nothing forces the scores apart; or none.
+    `norms`: all three as printed; only the inner two, so that nothing forces the scores apart; or none. What `reads`
+    the input, if given, stands in the place of flattening.
     """
 
-    def __init__(self, inputs: int, width: int, experts: int = 2, norms: GateNorms = "printed") -> None:
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        experts: int = 2,
+        norms: GateNorms = "printed",
+        reads: nn.Module | None = None,
+    ) -> None:
         inner, last = norms != "none", norms == "printed"
         super().__init__(
-            nn.Flatten(),
+            nn.Flatten() if reads is None else reads,
             SwitchNorm(inputs) if inner else nn.Identity(),
             nn.Linear(inputs, width),
             nn.BatchNorm1d(width) if inner else nn.Identity(),
@@ -93,8 +101,9 @@ class DeepGate(nn.Sequential):
         depth: int = 4,
         activation: GateActivation = "leaky-relu",
         start: GateStart = "orthogonal",
+        reads: nn.Module | None = None,
     ) -> None:
-        layers: list[nn.Module] = [nn.Flatten()]
+        layers: list[nn.Module] = [nn.Flatten() if reads is None else reads]
         for before, after in pairwise((inputs, *HIDDEN[depth - 1], experts)):
             linear = nn.Linear(before, after)
             _begin(linear.weight, start)

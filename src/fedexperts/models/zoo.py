@@ -1,24 +1,38 @@
 """Every model by name, as named parts. Nothing here is federated."""
 
+import math
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedexperts.errors import SettingsError, suggestion
 from fedexperts.models.cnn import ConvExtractor, Shape
+from fedexperts.models.text import TextExtractor, WordMean
 
 Parts = dict[str, nn.Module]
+Builder = Callable[[Shape, int], Parts]
 
 
-def _cnn(filters: tuple[int, ...], widths: tuple[int, ...]) -> Callable[[Shape, int], Parts]:
+def _cnn(filters: tuple[int, ...], widths: tuple[int, ...]) -> Builder:
     def build(shape: Shape, classes: int) -> Parts:
-        extractor = ConvExtractor(shape, filters, widths)
-        return {"extractor": extractor, "head": nn.Linear(extractor.features, classes)}
+        return _with_head(ConvExtractor(shape, filters, widths), classes)
 
     return build
 
 
-MODELS: dict[str, Callable[[Shape, int], Parts]] = {
+def _fasttext(width: int, widths: tuple[int, ...] = ()) -> Builder:
+    def build(shape: Shape, classes: int) -> Parts:
+        return _with_head(TextExtractor(shape, width, widths), classes)
+
+    return build
+
+
+def _with_head(extractor: ConvExtractor | TextExtractor, classes: int) -> Parts:
+    return {"extractor": extractor, "head": nn.Linear(extractor.features, classes)}
+
+
+IMAGE_MODELS: dict[str, Builder] = {
     # FedMoE, Table 4. CNN-4 as printed (FC1 = 800) has 4.05 MiB on CIFAR-10 where the table says 3.81.
     "cnn1": _cnn((16, 32), (2000, 500)),
     "cnn2": _cnn((16, 16), (2000, 500)),
@@ -30,18 +44,53 @@ MODELS: dict[str, Callable[[Shape, int], Parts]] = {
     # PM-MoE: the four-layer CNN of McMahan et al. 2017.
     "cnn-pm": _cnn((32, 64), (512,)),
 }
+TEXT_WIDTH = 32
+TEXT_MODELS: dict[str, Builder] = {
+    # Joulin et al. 2017. PM-MoE prints no width; 32 is what the methods that it builds on use for AG News.
+    "fasttext": _fasttext(TEXT_WIDTH),
+    # Ours: a larger one that ends alike, for clients that differ.
+    "fasttext-wide": _fasttext(128, (TEXT_WIDTH,)),
+}
+MODELS = IMAGE_MODELS | TEXT_MODELS
 """Name → builder of the parts `extractor` and `head` for an input shape and a number of classes."""
 
-SMALLEST = "cnn5"
-"""The small homogeneous model that FedMoE and the mutual-learning methods share."""
+
+def reads_text(shape: Shape) -> bool:
+    """Whether samples of this shape are texts: words × vocabulary, where images are channels × height × width."""
+    return len(shape) == 2
 
 
-def check_model(name: str) -> str:
+def smallest(shape: Shape) -> str:
+    """The small homogeneous model that FedMoE and the mutual-learning methods share."""
+    return "fasttext" if reads_text(shape) else "cnn5"
+
+
+def check_model(name: str, shape: Shape | None = None) -> str:
+    """The name itself, if there is such a model and, given a shape, it is one for such samples."""
     if name not in MODELS:
         raise SettingsError(f"unknown model '{name}'{suggestion(name, MODELS) or ';'} known: {', '.join(MODELS)}")
+    kind, fitting = ("texts", TEXT_MODELS) if shape and reads_text(shape) else ("images", IMAGE_MODELS)
+    if shape and name not in fitting:
+        raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {', '.join(fitting)}")
     return name
 
 
 def build(name: str, shape: Shape, classes: int) -> Parts:
     """The parts of a model, freshly initialised from torch's generator."""
-    return MODELS[check_model(name)](shape, classes)
+    return MODELS[check_model(name, shape)](shape, classes)
+
+
+def flat(shape: Shape) -> tuple[nn.Module, int]:
+    """What a layer on the plain input begins with, and how many values a sample has then.
+
+    An image's pixels. The numbers of words are names, not amounts: of a text, the mean embedding of its words, which
+    is learned with the layer.
+    """
+    if reads_text(shape):
+        return WordMean(shape, TEXT_WIDTH), TEXT_WIDTH
+    return nn.Flatten(), math.prod(shape)
+
+
+def blank(shape: Shape) -> Tensor:
+    """One sample without content, as models take it."""
+    return torch.zeros(1, shape[0], dtype=torch.int64) if reads_text(shape) else torch.zeros(1, *shape)
