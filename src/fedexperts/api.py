@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from fedexperts.measure import (
 from fedexperts.methods import State, method_class, registry
 from fedexperts.task import Task, with_model
 
+BEFORE = "before"
+"""The folder inside a run's of the run that came before it: PM-MoE's first phase."""
 DIVERGED = "diverged.txt"
 """Says in a run's folder that its loss stopped being a number, and when: that is its result."""
 
@@ -50,6 +53,7 @@ class Result:
     record: Record
     simulation: Simulation = field(repr=False)
     folder: Path | None = None
+    before: Record | None = field(default=None, repr=False)  # of the run whose end was this one's beginning
 
     @property
     def history(self) -> Sequence[Row]:
@@ -120,12 +124,14 @@ def run(
 def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
     """Complete settings from plain values: settings and the method's own options, flat or in a table of its name."""
     kind = method_class(method)
-    values = with_model(values)
+    values = with_model({f"{name}_" if iskeyword(name) else name: value for name, value in values.items()})
     tables = {name: values.pop(name) for name in list(values) if name in registry()}
     for name, table in {"options": values.get("options", {}), **tables}.items():
         if not isinstance(table, dict):
             raise SettingsError(f"'{name}' must be a table of {method}'s own settings, not {table!r}")
     options = values.pop("options", {}) | tables.get(method, {})
+    values = kind.arranged(values | {"options": options})
+    options = values.pop("options", {})
     known = set(Settings.model_fields)
     own = set(kind.Options.model_fields)
     for name in list(values):
@@ -147,7 +153,7 @@ def execute(
     """Start a run. With `numbered`, in the first of FOLDER-001, FOLDER-002 … that is free."""
     if folder is None:
         simulation, history = _assemble(settings, task, None, observers)
-        return _complete(simulation, history, None)
+        return _complete(simulation, history, None, _begin(simulation, None, observers))
     folder, made = claim(folder, numbered)
     try:
         simulation, history = _assemble(settings, task, folder, observers)
@@ -157,7 +163,7 @@ def execute(
                 empty.rmdir()
         raise
     write_atomically(folder / SETTINGS, settings.to_toml())
-    return _complete(simulation, history, folder)
+    return _complete(simulation, history, folder, _begin(simulation, folder, observers))
 
 
 def claim(folder: Path, numbered: bool) -> tuple[Path, list[Path]]:
@@ -192,10 +198,10 @@ def resume(
     simulation, history = _assemble(_saved_settings(folder, data_dir), task, folder, observers)
     if (folder / STATE / MANIFEST).exists():
         simulation.restore()
-    else:  # stopped before the first checkpoint: from the beginning
-        for name in (HISTORY, FETCHES):
-            (folder / name).unlink(missing_ok=True)
-    return _complete(simulation, history, folder)
+        return _complete(simulation, history, folder, _before(simulation, folder))
+    for name in (HISTORY, FETCHES):  # stopped before the first checkpoint: from the beginning
+        (folder / name).unlink(missing_ok=True)
+    return _complete(simulation, history, folder, _begin(simulation, folder, observers))
 
 
 def load(folder: str | Path, data_dir: Path | None = None, task: Task | None = None) -> Result:
@@ -204,7 +210,7 @@ def load(folder: str | Path, data_dir: Path | None = None, task: Task | None = N
     record = Record.load(folder)
     simulation, _ = _assemble(_saved_settings(folder, data_dir), task, folder, ())
     simulation.restore()
-    return Result(record, simulation, folder)
+    return Result(record, simulation, folder, _before(simulation, folder))
 
 
 def _saved_settings(folder: Path, data_dir: Path | None) -> Settings:
@@ -258,7 +264,33 @@ def _assemble(
     return Simulation(method, task, settings, (history, *fetches, *observers), state), history
 
 
-def _complete(simulation: Simulation, history: History, folder: Path | None) -> Result:
+def _begin(simulation: Simulation, folder: Path | None, observers: Sequence[Observer]) -> Record | None:
+    """Let a run that goes on from another's end do so. That one is made first, in a folder inside, if it is to be."""
+    if (beginning := simulation.method.begins()) is None:
+        return None
+    if beginning.folder is not None:
+        before = load(beginning.folder, simulation.settings.data_dir, simulation.task)
+    else:
+        shared = simulation.settings.model_dump(exclude={*TrainSettings.model_fields, "method", "options"})
+        settings = settings_for(beginning.method, {**shared, **beginning.values})
+        if folder is None:
+            before = execute(settings, simulation.task, None, observers)
+        else:
+            run_or_resume(settings, folder / BEFORE, simulation.task, observers)
+            before = load(folder / BEFORE, simulation.settings.data_dir, simulation.task)
+    simulation.begin(before.simulation)
+    return before.record
+
+
+def _before(simulation: Simulation, folder: Path) -> Record | None:
+    """The record of the run that this one began with, if it did and that is still there."""
+    if (beginning := simulation.method.begins()) is None:
+        return None
+    place = beginning.folder or folder / BEFORE
+    return Record.load(place) if (place / SUMMARY).exists() else None
+
+
+def _complete(simulation: Simulation, history: History, folder: Path | None, before: Record | None) -> Result:
     task = simulation.task
     if folder is not None:
         write_labels(folder / LABELS, task.dataset.class_names, task.counts)
@@ -278,7 +310,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None) -> 
     )
     if folder is not None:
         record.save(folder)
-    return Result(record, simulation, folder)
+    return Result(record, simulation, folder, before)
 
 
 def environment(device: torch.device) -> dict[str, str]:

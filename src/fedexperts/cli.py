@@ -123,7 +123,7 @@ def run(
     folder = out or RUNS / f"{method}-{settings.data}"
     with _continues() as stops, ProgressDisplay(console) as progress:
         result = api.execute(settings, None, folder, [progress, stops], numbered=out is None)
-    console.print(comparison_table([result.record]))
+    console.print(comparison_table([*filter(None, [result.before]), result.record]))
     console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
 

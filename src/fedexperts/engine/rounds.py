@@ -302,6 +302,22 @@ class Simulation:
 
     # --- the state of a run
 
+    def begin(self, before: "Simulation") -> None:
+        """Every client goes on with the model that it had at the end of another run on the same data."""
+        if before.fingerprint != self.fingerprint:
+            raise SavedStateError(
+                f"the {before.method.name} run that this one begins with has other data, or another split of it; "
+                "give both the same task and seed"
+            )
+        for client in range(len(self.specs)):
+            fresh, found = self.fleet.fresh(client), before.client_state(client)
+            if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
+                raise SavedStateError(
+                    f"client {client} cannot go on with its model of the {before.method.name} run: "
+                    f"{', '.join(missing)} would not fit"
+                )
+            self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})
+
     def client_state(self, client: int) -> State:
         """A client's complete model, as it would be used now."""
         own = self._on_device(self.fleet.program(client).blank() | self.fleet.kept(client))

@@ -267,9 +267,9 @@ def _base(name: str) -> type[Method]:
 
 
 def _seen(module: nn.Module, z: Tensor) -> Tensor:
-    """What the gate reads: what the module does, or, where that is the words of a text, what the own module makes of it.
+    """What the gate reads: the module's input; of a text's words, which are only names, what the module makes of them.
 
-    With fastText that is the mean embedding.
+    With fastText that is their mean embedding.
     """
     return z if z.is_floating_point() else cast(Tensor, module(z))
 

@@ -87,6 +87,6 @@ class ProgressDisplay(Observer):
         self._progress.update(self._task, accuracy=f"test {100 * accuracy:.2f} %")
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
-        loss = sum(losses.values()) / len(losses)
         assert self._task is not None
-        self._progress.update(self._task, completed=round_number, loss=f"loss {loss:.4f}")
+        mean = f"loss {sum(losses.values()) / len(losses):.4f}" if losses else "loss –"  # some rounds train nobody
+        self._progress.update(self._task, completed=round_number, loss=mean)
