@@ -302,6 +302,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         counts=task.counts,
         class_names=task.dataset.class_names,
         notes=[note for note in (simulation.note, simulation.method.note) if note]
+        + list(simulation.method.remarks(simulation.server))
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import make_task
 
-from fedexperts.engine.batches import BatchPlan, batch_order, width
+from fedexperts.engine.batches import BatchPlan, Portion, batch_order, width
 from fedexperts.engine.cohort import Lesson
 from fedexperts.methods import Stage
 
@@ -36,23 +36,25 @@ def test_epochs_are_different_permutations() -> None:
 def test_a_plan_made_ahead_is_the_same_plan() -> None:
     clients = make_task().clients
     ahead, at_once = (BatchPlan(lambda now: clients, 16, seed=5) for _ in range(2))
-    first = ahead.take(2, 1, 0, 1)
+    first = ahead.take(2, 1, 0, Portion(1))
     ahead.prepare([1, 2], 2)
-    assert np.array_equal(ahead.take(2, 2, 0, 1), at_once.take(2, 2, 0, 1))
-    assert not np.array_equal(first, at_once.take(2, 2, 0, 1))
+    assert np.array_equal(ahead.take(2, 2, 0, Portion(1)), at_once.take(2, 2, 0, Portion(1)))
+    assert not np.array_equal(first, at_once.take(2, 2, 0, Portion(1)))
 
 
 def test_shares_of_the_data_are_apart_and_stay_the_same() -> None:
     clients = make_task().clients
     plan = BatchPlan(lambda now: clients, 16, seed=5)
     for client, data in enumerate(clients):
-        shares = [[set(plan.take(client, now, 0, 1, share).flat) for now in (1, 2)] for share in ((0, 0.75), (0.75, 1))]
+        portions = [Portion(1, share) for share in ((0, 0.75), (0.75, 1))]
+        shares = [[set(plan.take(client, now, 0, portion).flat) for now in (1, 2)] for portion in portions]
         (first, again), (rest, also) = shares
         assert first == again
         assert rest == also
         assert not first & rest
         assert first | rest == set(data.train)
-        assert plan.take(client, 1, 0, 1, (0.75, 1)).shape[1] == min(16, len(data.train))  # full batches all the same
+        _, size = plan.take(client, 1, 0, portions[1]).shape
+        assert size == min(16, len(data.train)), "full batches all the same"
 
 
 def test_clients_still_training_are_a_prefix() -> None:
@@ -60,3 +62,12 @@ def test_clients_still_training_are_a_prefix() -> None:
 
     lesson = Lesson(Stage((), None, 1), torch.zeros(3, 4, 2), steps=(4, 2, 1))  # type: ignore[arg-type]
     assert [lesson.active(step) for step in range(4)] == [3, 2, 1, 1]
+
+
+def test_a_stage_may_end_after_some_samples() -> None:
+    train = np.arange(100)
+    for samples, steps in ((64, 4), (65, 5), (1, 1), (1000, 7)):
+        order = batch_order(train, 16, 2, np.random.default_rng(0), samples)
+        assert order.shape == (2 * steps, 16)
+        assert len(set(order[:steps].flat)) == min(16 * steps, 100), "none twice in an epoch"
+    assert not np.array_equal(order[:7], order[7:])

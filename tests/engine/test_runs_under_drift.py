@@ -8,6 +8,7 @@ import pytest
 from support import assert_close, assert_same_bits, make_simulation, states
 
 from fedexperts.engine import Evaluation, Observer, Simulation
+from fedexperts.engine.batches import Portion
 from fedexperts.task import Task
 
 TASK = Task.of(data="digits", samples=1000, clients=4, drift="sudden", phases=2, classes_per_client=2)
@@ -36,7 +37,7 @@ def test_a_round_trains_and_tests_on_the_data_of_that_round() -> None:
         seen.clear()
         simulation.step()
         phase = TASK.phases[0 if now <= 2 else 1][0]
-        assert set(simulation.batches.take(0, now, 0, 1).flat) == set(phase.train.tolist())
+        assert set(simulation.batches.take(0, now, 0, Portion(1)).flat) == set(phase.train.tolist())
         assert all(held_out == {*phase.validation.tolist(), *phase.test.tolist()} for held_out in seen)
         assert seen
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,15 +56,26 @@ Share = tuple[float, float]
 WHOLE: Share = (0.0, 1.0)
 
 
-def batch_order(train: np.ndarray, size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
+class Portion(NamedTuple):
+    """How much of a client's data a stage sees: epochs, from where to where, and samples in an epoch at most."""
+
+    epochs: int
+    share: Share = WHOLE
+    samples: int | None = None
+
+
+def batch_order(
+    train: np.ndarray, size: int, epochs: int, rng: np.random.Generator, samples: int | None = None
+) -> np.ndarray:
     """Steps × size: the samples of each step.
 
     An epoch is a fresh permutation cut into batches. A last batch that is not full is completed with samples from
     the epoch's beginning: every sample is seen, every batch has the same width (so that clients can be stacked, and
-    BatchNorm never meets a batch of one).
+    BatchNorm never meets a batch of one). With `samples`, an epoch ends with the batch that has brought so many.
     """
     per_epoch = math.ceil(len(train) / size)
-    epochs_of = [np.resize(rng.permutation(train), (per_epoch, size)) for _ in range(epochs)]
+    last = per_epoch if samples is None else min(per_epoch, math.ceil(samples / size))
+    epochs_of = [np.resize(rng.permutation(train), (per_epoch, size))[:last] for _ in range(epochs)]
     return np.concatenate(epochs_of)
 
 
@@ -75,27 +87,28 @@ class BatchPlan:
         self.data = data
         self.batch_size = batch_size
         self.seed = seed
-        self._last: dict[int, tuple[int, Share]] = {}  # stage → epochs and share, as last asked for
-        self._ready: dict[tuple[int, int, int, int, Share], np.ndarray] = {}
+        self._last: dict[int, Portion] = {}  # stage → what was last asked for
+        self._ready: dict[tuple[int, int, int, Portion], np.ndarray] = {}
 
-    def take(self, client: int, round_number: int, stage: int, epochs: int, share: Share = WHOLE) -> np.ndarray:
+    def take(self, client: int, round_number: int, stage: int, portion: Portion) -> np.ndarray:
         """Steps × width: the samples of a client's stage."""
-        self._last[stage] = epochs, share
-        ready = self._ready.pop((client, round_number, stage, epochs, share), None)
-        return self._make(client, round_number, stage, epochs, share) if ready is None else ready
+        self._last[stage] = portion
+        ready = self._ready.pop((client, round_number, stage, portion), None)
+        return self._make(client, round_number, stage, portion) if ready is None else ready
 
     def prepare(self, clients: Sequence[int], round_number: int) -> None:
         """Make the plan of a round to come."""
         self._ready = {
-            (client, round_number, stage, epochs, share): self._make(client, round_number, stage, epochs, share)
+            (client, round_number, stage, portion): self._make(client, round_number, stage, portion)
             for client in clients
-            for stage, (epochs, share) in self._last.items()
+            for stage, portion in self._last.items()
         }
 
-    def _make(self, client: int, round_number: int, stage: int, epochs: int, share: Share) -> np.ndarray:
+    def _make(self, client: int, round_number: int, stage: int, portion: Portion) -> np.ndarray:
         train = self.data(round_number)[client].train
         size = width(len(train), self.batch_size)  # of a share too, so that clients stay stackable in every stage
-        if share != WHOLE:
-            first, end = (round(at * len(train)) for at in share)
+        if portion.share != WHOLE:
+            first, end = (round(at * len(train)) for at in portion.share)
             train = stream(self.seed, "shares", client).permutation(train)[min(first, len(train) - 1) : max(end, 1)]
-        return batch_order(train, size, epochs, stream(self.seed, "batches", client, round_number, stage))
+        rng = stream(self.seed, "batches", client, round_number, stage)
+        return batch_order(train, size, portion.epochs, rng, portion.samples)

@@ -83,6 +83,7 @@ class LoopExecutor(Executor):
     def _train_client(self, job: Job, position: int) -> None:
         tensors, received = job.cohort.of(position), job.received.by(position)
         for lesson, losses in zip(job.lessons, job.losses, strict=True):
+            lesson.stage.begin(tensors)
             fit = Fit(job.cohort.program, lesson.stage, tensors, received, self.train_settings, self.precision)
             for index in lesson.order[position, : lesson.steps[position]]:
                 losses[position] += fit.step(self.data.x(index), self.data.y(index))
@@ -138,6 +139,7 @@ class StackedExecutor(Executor):
     def _lesson(self, job: Job, lesson: Lesson) -> Tensor:
         cohort = job.cohort
         losses = torch.zeros(len(cohort), device=self.device)
+        lesson.stage.begin(cohort.tensors)
         fit = Fit(
             cohort.program.stacked,
             lesson.stage,

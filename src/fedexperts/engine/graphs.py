@@ -93,6 +93,7 @@ class _Track:
         self.order[:clients, :steps].copy_(lesson.order)
         for name, target in self.received.first(clients).tensors.items():
             target.copy_(job.received.tensors[name])
+        lesson.stage.begin(job.cohort.tensors)
         self.losses.zero_()
         self.next_step.zero_()
         self.whole.forget()

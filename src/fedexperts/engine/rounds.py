@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedexperts.config import EngineSettings, Settings, TrainSettings
-from fedexperts.engine.batches import BatchPlan, DeviceData
+from fedexperts.engine.batches import BatchPlan, DeviceData, Portion
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
 from fedexperts.engine.exchange import exchange
 from fedexperts.engine.executors import executor_for, pick_device
@@ -163,7 +163,8 @@ class Simulation:
                 )
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
-        orders = [self.batches.take(client.id, now, number, stage.epochs, stage.share) for client in cohort.clients]
+        portion = Portion(stage.epochs, stage.share, stage.samples)
+        orders = [self.batches.take(client.id, now, number, portion) for client in cohort.clients]
         return Lesson(stage, self._to_device(_padded(orders)), tuple(len(order) for order in orders))
 
     def _replies(self, job: Job, now: Round) -> list[Reply]:

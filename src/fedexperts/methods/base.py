@@ -62,11 +62,19 @@ class Stage:
     epochs: int
     rates: Mapping[str, float] = field(default_factory=dict)  # part → learning rate, where it has its own
     share: tuple[float, float] = (0.0, 1.0)  # from where to where of the client's training data, in an order that stays
+    samples: int | None = None  # at most about so many in an epoch, in whole batches: others each time
+    copies: Mapping[str, str] = field(default_factory=dict)  # part → the part that it becomes a copy of, before all
 
     @property
     def identity(self) -> Hashable:
         """Equal for two stages that do the same; a loss is known by its name."""
         return self.parts, tuple(self.rates.items()), getattr(self.loss, "__qualname__", self.loss)
+
+    def begin(self, tensors: Mapping[str, Tensor]) -> None:
+        """Make the copies, in a client's tensors or in a stack of them."""
+        for part, source in self.copies.items():
+            for name in select(tensors, {source}):
+                tensors[part + name.removeprefix(source)].copy_(tensors[name])
 
     def moving(self, parameters: Sequence[str]) -> list[str]:
         """Those of a model's parameters that this stage trains."""
@@ -279,6 +287,10 @@ class Method:
     def note(self) -> str:
         """What a reader of the results must know of these options, if anything."""
         return ""
+
+    def remarks(self, server: State) -> Sequence[str]:
+        """What happened in a run that its figures do not say, from the server's last state: a line each."""
+        return ()
 
     # --- who owns what
 

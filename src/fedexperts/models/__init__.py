@@ -2,6 +2,7 @@
 
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
+from fedexperts.models.elastic import ElasticExpert
 from fedexperts.models.experts import BlockExperts, SparseExperts
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.text import TextExtractor, WordMean
@@ -26,6 +27,7 @@ __all__ = [
     "Classifier",
     "ConvExtractor",
     "DeepGate",
+    "ElasticExpert",
     "Gate",
     "GateActivation",
     "GateNorms",

@@ -1,0 +1,336 @@
+"""FedEMoE: private experts of different shapes beside a shared one that is itself a mixture, and grows and shrinks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedexperts.config import Frozen, NumbersInTurn
+from fedexperts.errors import MethodError
+from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, weighted_mean
+from fedexperts.methods.growth import PART, Health, Tree, expand, expert, health, shrink
+from fedexperts.methods.message import Message, Owner, State, part_of, select
+from fedexperts.models import ConvExtractor, ElasticExpert, Parts, Shape, TextExtractor, blank, reads_text
+from fedexperts.task import ClientSpec
+
+GROUPS = {1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4: ((2, 2, 3, 3), 3), 5: ((2, 2), 1)}
+"""Table 12: which experts are in a group, and how many experts, the shared one among them, a sample uses (K)."""
+FILTERS = {1: (32, 128), 2: (64,), 3: ()}
+"""Table 13: convolutions of Expert_1, Expert_2 and Expert_3; each ends in one linear layer."""
+_COUNTS, _THRESHOLDS, _LOG = "uses.counts", "growth.thresholds", "growth.log"
+EXPANDED, SHRUNK = 0, 1
+
+
+class TopGate(nn.Module):
+    """A sample's weights for the private experts and, last, the shared one; only the best `top` count."""
+
+    uses: Tensor
+
+    def __init__(self, inputs: int, experts: int, top: int) -> None:
+        super().__init__()
+        self.top = min(top, experts)
+        self.scores = nn.Linear(inputs, experts)
+        self.register_buffer("uses", torch.zeros(experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.scores(x.flatten(1)).softmax(1)
+        kept = torch.where(scores >= scores.topk(self.top, dim=1).values[:, -1:], scores, 0)
+        if self.training:
+            self.uses.add_((kept > 0).sum(0))
+        return kept / kept.sum(1, keepdim=True)
+
+    @property
+    def frequencies(self) -> Tensor:
+        """a_n of the private experts (Eq. 4); all alike before any was used."""
+        uses = self.uses + (self.uses.sum() == 0).to(self.uses)
+        return (uses / uses.sum())[:-1]
+
+
+class FedEMoE(Method):
+    """Parts: extractor FE (one convolution), experts PEG_i (private, Tables 12 and 13), shared expert SE, gate, head.
+
+    All experts map the extractor's features to one width; ŷ = head(Σ over the best K of gate weight · output). SE is a
+    tree of mixtures (`ElasticExpert`). A round, with `exchange` before (Algorithm 2) or after (Figure 2) the training:
+
+    1. Knowledge exchange on 64 samples at temperature 2: SE by KL(R_P ‖ R_S), R_P = Σ a_n R_n (Eq. 3, 4); the private
+       experts by Σ_n KL(R_S ‖ R_n) (Eq. 5), R_S as SE was before. Each fits what the other said, not what it says now.
+    2. Local training of everything by cross-entropy.
+    3. Up: FE, routers, the sub-experts that samples used, and how many did (b_ij).
+    4. Server: FE by weighted mean; a sub-expert by the mean over those who used it, unchanged if nobody did;
+       B_g = Σ w_i b_i.
+    5. Each sub-expert has a threshold v_t = γ·p_θ(t) + (1 − γ)·v_{t−1} (Eq. 8). Every `scale_every` rounds one whose
+       p_θ is above it becomes a mixture (Algorithm 3), and a mixture of leaves whose mean tail energy is above a limit
+       becomes one sub-expert again (Algorithm 4), up to a depth and a number. Both are decided before either is done.
+
+    Taken here, as the tables do not add up: FE has 16 filters, outputs are 640 wide (Expert_1 to 3 are then 0.85, 1.05
+    and 2.01 M parameters on CIFAR), a sub-expert is two linear layers with 128 between, the spectra are means over
+    both, client k has group k modulo five, whatever `--model` says, and the first mixture, the root, never shrinks.
+    """
+
+    name = "fedemoe"
+    title = "FedEMoE"
+    source = "FedEMoE: Elastic Mixture of Experts for heterogeneous federated learning (under review; seed 002)"
+    owners = {
+        "extractor": Owner.SHARED,
+        "experts": Owner.PRIVATE,
+        "shared_expert": Owner.SHARED,
+        "gate": Owner.PRIVATE,
+        "head": Owner.PRIVATE,
+        "before": Owner.PRIVATE,  # SE as it was when the exchange began
+    }
+
+    class Options(Frozen):
+        groups: NumbersInTurn = Field(
+            (1, 2, 3, 4, 5), description="private expert groups (1-5, Table 12); several go to clients in turn"
+        )
+        width: int = Field(640, ge=1, description="what all experts' outputs have in common")
+        hidden: int = Field(128, ge=1, description="width within a sub-expert of the shared expert")
+        branches: int = Field(3, ge=2, description="N: sub-experts of a mixture in the shared expert")
+        active: int = Field(2, ge=1, description="sub-experts of a mixture that a sample uses")
+        limit: int = Field(9, ge=2, description="sub-experts that the shared expert may have")
+        depth: int = Field(2, ge=1, description="mixtures within each other that it may have")
+        scale_every: int = Field(20, ge=1, description="rounds between two changes of the tree")
+        energy: float = Field(0.99, gt=0, lt=1, description="θ: energy that the effective rank keeps")
+        threshold: float = Field(0.8, ge=0, description="v_0: effective rank above which a sub-expert expands")
+        smoothing: float = Field(0.07, ge=0, le=1, description="γ of the moving threshold")
+        expands: Literal["above", "below"] = Field(
+            "above", description="which effective rank expands: above the threshold (the rule) or below it (the prose)"
+        )
+        tail_share: float = Field(0.9, gt=0, lt=1, description="α: components that the tail begins after")
+        tail_limit: float = Field(0.05, ge=0, description="tail energy above which a mixture shrinks")
+        exchange: Literal["before", "after", "none"] = Field(
+            "before",
+            description="knowledge exchange before the local training (Algorithm 2), after it (Figure 2), none",
+        )
+        exchange_samples: int = Field(64, ge=1, description="samples of the knowledge exchange")
+        temperature: float = Field(2.0, gt=0, description="temperature of the knowledge exchange")
+        private: bool = Field(True, description="whether there are private experts (ablation: no)")
+        elastic: bool = Field(True, description="whether the shared expert grows and shrinks (ablation: no)")
+
+    options: Options
+
+    # --- the model
+
+    def parts(self, client: ClientSpec) -> Parts:
+        options = self.options
+        number = options.groups[client.id % len(options.groups)]
+        if number not in GROUPS:
+            raise MethodError(f"there is no expert group {number}; --groups takes {', '.join(map(str, GROUPS))}")
+        kinds, top = GROUPS[number] if options.private else ((), 1)
+        extractor = _extractor(client.shape)
+        with torch.no_grad():
+            between = tuple(extractor(blank(client.shape)).shape[1:])
+        inputs = math.prod(between)
+        shared, before = (
+            ElasticExpert(
+                inputs, options.width, options.hidden, options.branches, options.active, options.limit, options.depth
+            )
+            for _ in range(2)
+        )
+        head = nn.Sequential(nn.Linear(options.width, options.width), nn.ReLU())
+        head.append(nn.Linear(options.width, client.classes))
+        return {
+            "extractor": extractor,
+            "experts": nn.ModuleList(_expert(kind, between, options.width) for kind in kinds),
+            "shared_expert": shared,
+            "gate": TopGate(inputs, len(kinds) + 1, top),
+            "head": head,
+            "before": before,
+        }
+
+    @property
+    def experts(self) -> Sequence[str]:
+        """Where all clients have as many; else there is no common name for them."""
+        sizes = {len(GROUPS[number][0]) for number in self.options.groups if number in GROUPS}
+        if not self.options.private or len(sizes) != 1:
+            return ()
+        return [*(f"private {number}" for number in range(sizes.pop())), "shared"]
+
+    def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
+        return cast(Tensor, model.gate(model.extractor(x)))
+
+    def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
+        features = model.extractor(x)
+        weights = model.gate(features)
+        outputs = [expert(features) for expert in model.experts]
+        outputs.append(model.shared_expert(features, weights[:, -1] > 0))
+        return cast(Tensor, (weights[:, :, None] * torch.stack(outputs, dim=1)).sum(1))
+
+    # --- training
+
+    def stages(self, now: Round) -> Sequence[Stage]:
+        trained = tuple(part for part in self.owners if part != "before")
+        training = Stage(trained, self.loss, self.train.epochs)
+        if self.options.exchange == "none" or not self.options.private:
+            return [training]
+        samples = self.options.exchange_samples
+        exchange = [
+            Stage(("shared_expert",), self.teach_shared, 1, samples=samples, copies={"before": "shared_expert"}),
+            Stage(("experts",), self.teach_private, 1, samples=samples),
+        ]
+        return [*exchange, training] if self.options.exchange == "before" else [training, *exchange]
+
+    def teach_shared(self, model: Model, batch: Batch, received: State) -> Tensor:
+        """L_S = KL(R_P ‖ R_S)."""
+        features = model.extractor(batch.x)
+        said = torch.stack([expert(features) for expert in model.experts])
+        consensus = torch.einsum("n,nbw->bw", model.gate.frequencies, said)
+        return self._distance(consensus, model.shared_expert(features))
+
+    def teach_private(self, model: Model, batch: Batch, received: State) -> Tensor:
+        """L_P = Σ_n KL(R_S ‖ R_n)."""
+        features = model.extractor(batch.x)
+        said = model.before(features)
+        return torch.stack([self._distance(said, expert(features)) for expert in model.experts]).sum()
+
+    def _distance(self, target: Tensor, learner: Tensor) -> Tensor:
+        heat = self.options.temperature
+        of_target, of_learner = (target / heat).log_softmax(1).detach(), (learner / heat).log_softmax(1)
+        return (of_target.exp() * (of_target - of_learner)).sum(1).mean()
+
+    # --- messages
+
+    def kept(self) -> set[str]:
+        return {"experts", "gate", "head"}
+
+    def heard(self, message: Message) -> State:
+        return {}
+
+    def start(self, model: Model) -> State:
+        state = select(model.state_dict(), {"extractor", PART})
+        limit, like = self.options.limit, state[f"{PART}.counts"]
+        return {
+            **state,
+            _COUNTS: like.new_zeros(limit),
+            _THRESHOLDS: torch.full((limit,), self.options.threshold, dtype=torch.float64),
+            _LOG: torch.zeros(0, 7, dtype=torch.float64),
+        }
+
+    def send(self, server: State, client: ClientSpec, now: Round) -> Message:
+        """FE, and of SE what the tree has now."""
+        return Message(select(server, {"extractor"}) | _standing(server))
+
+    def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
+        """Places that the tree does not use are empty."""
+        shared = {name: message.tensors.get(name, torch.zeros_like(own[name])) for name in own if part_of(name) == PART}
+        before = {name.replace(PART, "before", 1): tensor for name, tensor in shared.items()}
+        return select(message.tensors, {"extractor"}) | shared | before
+
+    def reply(self, after: Trained, now: Round) -> Message:
+        counts = after.own[f"{PART}.counts"]
+        unused = {leaf for leaf, count in enumerate(counts.tolist()) if count == 0}
+        standing = {
+            name: tensor
+            for name, tensor in _standing(after.own).items()
+            if not any(name.startswith(f"{PART}.experts.{leaf}.") for leaf in unused)
+        }
+        trained = {name: t for name, t in standing.items() if ".experts." in name or ".routers." in name}
+        own = select(after.own, {"extractor"}) | trained | {_COUNTS: counts}
+        return Message(own, {"samples": after.client.samples})
+
+    def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
+        if not replies:
+            return server
+        common = {"extractor", *(f"{PART}.routers.{router}" for router in Tree.of(server).used_routers)}
+        state = server | _mean(replies, *common, _COUNTS)
+        for leaf in Tree.of(server).paths:
+            users = [reply for reply in replies if expert(reply.message.tensors, leaf)]
+            state |= _mean(users, f"{PART}.experts.{leaf}") if users else {}
+        return self._evolve(state, now) if self.options.elastic else state
+
+    # --- the tree
+
+    def _evolve(self, state: State, now: Round) -> State:
+        """Move the thresholds, and when it is time change the tree; every change is written down with its reason."""
+        options, tree = self.options, Tree.of(state)
+        found = {leaf: health(state, leaf, options.energy, options.tail_share) for leaf in tree.paths}
+        thresholds = state[_THRESHOLDS].clone()
+        if now.number > 1:
+            for leaf, (rank, _) in found.items():
+                thresholds[leaf] = options.smoothing * rank + (1 - options.smoothing) * thresholds[leaf]
+        state = state | {_THRESHOLDS: thresholds}
+        if now.number % options.scale_every:
+            return state
+        limits = thresholds.tolist()
+        over = [leaf for leaf, seen in found.items() if self._expands(seen, limits[leaf])]
+        heavy = {
+            router: sum(found[leaf].tail for leaf in family) / len(family)
+            for router in tree.used_routers
+            if (family := tree.family(router))
+        }
+        for router, tail in heavy.items():
+            if tail > options.tail_limit:
+                family = Tree.of(state).family(router)
+                state = shrink(state, router, state[_COUNTS])
+                kept = next(leaf for leaf in family if leaf in Tree.of(state).paths)
+                over = [leaf for leaf in over if leaf not in family]
+                state = self._noted(state, now, SHRUNK, kept, Health(found[kept].rank, tail), options.tail_limit)
+        for leaf in over:
+            if Tree.of(state).can_expand(leaf):
+                new = set(Tree.of(state).free_leaves())
+                state = expand(state, leaf, now)
+                fresh = sorted(new & Tree.of(state).paths.keys())
+                thresholds = state[_THRESHOLDS].clone()
+                thresholds[fresh] = options.threshold
+                state = self._noted(state | {_THRESHOLDS: thresholds}, now, EXPANDED, leaf, found[leaf], limits[leaf])
+        return state
+
+    def _expands(self, seen: Health, threshold: float) -> bool:
+        return seen.rank > threshold if self.options.expands == "above" else seen.rank < threshold
+
+    def _noted(self, state: State, now: Round, what: int, leaf: int, why: Health, limit: float) -> State:
+        leaves = len(Tree.of(state).paths)
+        row = [now.number, what, leaf, why.rank, why.tail, limit, leaves]
+        return state | {_LOG: torch.cat([state[_LOG], state[_LOG].new_tensor([row])])}
+
+    def remarks(self, server: State) -> Sequence[str]:
+        """Every change of the tree, and why."""
+        size = Message(expert(server, 0)).payload_bytes / 2**20
+        lines = []
+        for number, what, leaf, rank, tail, limit, leaves in server[_LOG].tolist():
+            seen = f"effective rank {rank:.3f}, {self.options.expands} {limit:.3f}"
+            why = seen if what == EXPANDED else f"tail energy {tail:.3f}, above {limit:.3f}"
+            did = "expanded" if what == EXPANDED else "is one sub-expert again"
+            lines.append(
+                f"round {number:.0f}: sub-expert {leaf:.0f} {did} ({why}); the shared expert has now {leaves:.0f}, "
+                f"{leaves * size:.2f} MiB"
+            )
+        return lines or ["the tree of the shared expert has not changed"]
+
+
+def _extractor(shape: Shape) -> nn.Module:
+    """FE: one convolution with 16 filters, or the mean embedding of a text."""
+    if reads_text(shape):
+        return TextExtractor(shape, 32)
+    channels, *sides = shape
+    padding = 0 if min(sides) >= 12 else 2  # so that two more convolutions with pooling find something
+    return nn.Sequential(nn.Conv2d(channels, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU())
+
+
+def _expert(kind: int, shape: Shape, width: int) -> nn.Module:
+    """Expert_1, Expert_2 or Expert_3; on a vector, linear layers take the convolutions' place."""
+    if len(shape) == 3:
+        return ConvExtractor(shape, FILTERS[kind], (width,))
+    layers: list[nn.Module] = []
+    for before, after in zip((*shape, *FILTERS[kind]), (*FILTERS[kind], width), strict=True):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def _standing(state: Mapping[str, Tensor]) -> State:
+    """Of SE what the tree uses: its structure, its leaves and their routers."""
+    tree = Tree.of(state)
+    kinds = ("routes", "turns", "exists")
+    prefixes = tuple(
+        [f"{PART}.experts.{leaf}." for leaf in tree.paths] + [f"{PART}.routers.{r}." for r in tree.used_routers]
+    )
+    return {n: t for n, t in state.items() if n.startswith(prefixes) or n in {f"{PART}.{kind}" for kind in kinds}}
+
+
+def _mean(replies: Sequence[Reply], *prefixes: str) -> State:
+    """The weighted mean of what begins so."""
+    sent = [{name: t for name, t in reply.message.tensors.items() if name.startswith(prefixes)} for reply in replies]
+    return weighted_mean([Reply(r.client, Message(t, r.message.numbers)) for r, t in zip(replies, sent, strict=True)])

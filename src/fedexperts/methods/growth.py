@@ -1,0 +1,145 @@
+"""When FedEMoE's shared expert grows and shrinks, and how: spectra of the weights, and changes of the tree."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedexperts.methods.base import Round
+from fedexperts.methods.message import State
+
+PART = "shared_expert"
+Path = tuple[tuple[int, int], ...]
+"""From the root to a leaf: (router, which of its children)."""
+
+
+def effective_rank(spectrum: Tensor, energy: float) -> float:
+    """p_θ: the smallest part of the rank that keeps a share θ of the squared singular values (Eq. 6)."""
+    squares = spectrum.square()
+    reached = int((squares.cumsum(0) < energy * squares.sum()).sum()) + 1
+    return min(reached, len(squares)) / len(squares)
+
+
+def tail_energy(spectrum: Tensor, share: float) -> float:
+    """T_α: what the squared singular values below the largest α of them are of all (Eq. 7)."""
+    squares = spectrum.square()
+    return float(squares[math.ceil(share * len(squares)) :].sum() / squares.sum())
+
+
+class Health(NamedTuple):
+    """What the spectra of a sub-expert's matrices say of it, on average."""
+
+    rank: float
+    tail: float
+
+
+def spectra(state: Mapping[str, Tensor], leaf: int) -> list[Tensor]:
+    """The singular values of each of a sub-expert's matrices, the largest first."""
+    matrices = [tensor for tensor in expert(state, leaf).values() if tensor.ndim == 2]
+    return [torch.linalg.svdvals(matrix.double()).cpu() for matrix in matrices]
+
+
+def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) -> Health:
+    found = spectra(state, leaf)
+    ranks = [effective_rank(spectrum, energy) for spectrum in found]
+    tails = [tail_energy(spectrum, share) for spectrum in found]
+    return Health(sum(ranks) / len(ranks), sum(tails) / len(tails))
+
+
+def expert(state: Mapping[str, Tensor], leaf: int) -> State:
+    """The tensors of a sub-expert."""
+    return {name: tensor for name, tensor in state.items() if name.startswith(f"{PART}.experts.{leaf}.")}
+
+
+class Tree(NamedTuple):
+    """The structure as paths; the tensors `routes`, `turns` and `exists` are the same for a model."""
+
+    paths: dict[int, Path]  # leaf → how it is reached
+    branches: int
+    leaves: int  # places
+    routers: int  # places
+    depth: int
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor]) -> "Tree":
+        routes, turns = state[f"{PART}.routes"].tolist(), state[f"{PART}.turns"].tolist()
+        taken = state[f"{PART}.exists"].tolist()
+        paths = {
+            leaf: tuple((r, t) for r, t in zip(routes[leaf], turns[leaf], strict=True) if r >= 0)
+            for leaf, there in enumerate(taken)
+            if there
+        }
+        routers = [tensor for name, tensor in state.items() if name.startswith(f"{PART}.routers.")]
+        return cls(paths, len(routers[0]), len(taken), len(routers), len(routes[0]))
+
+    def tensors(self, like: Tensor) -> State:
+        """The structure as a model has it."""
+        steps = [[*self.paths.get(leaf, ()), *[(-1, -1)] * self.depth][: self.depth] for leaf in range(self.leaves)]
+        both = torch.tensor(steps, device=like.device)
+        exists = torch.tensor([leaf in self.paths for leaf in range(self.leaves)], device=like.device)
+        return {f"{PART}.routes": both[..., 0], f"{PART}.turns": both[..., 1], f"{PART}.exists": exists}
+
+    @property
+    def used_routers(self) -> list[int]:
+        return sorted({router for path in self.paths.values() for router, _ in path})
+
+    def free_leaves(self) -> list[int]:
+        return [leaf for leaf in range(self.leaves) if leaf not in self.paths]
+
+    def free_routers(self) -> list[int]:
+        return [router for router in range(self.routers) if router not in self.used_routers]
+
+    def can_expand(self, leaf: int) -> bool:
+        room = len(self.free_leaves()) >= self.branches - 1 and bool(self.free_routers())
+        return leaf in self.paths and len(self.paths[leaf]) < self.depth and room
+
+    def family(self, router: int) -> list[int]:
+        """The children of a mixture, in order, if all of them are leaves and it is not the root; else nothing."""
+        children = {path[-1][1]: leaf for leaf, path in self.paths.items() if path[-1][0] == router}
+        nested = any(path[-1][0] == router and len(path) > 1 for path in self.paths.values())
+        return [children[turn] for turn in range(self.branches)] if len(children) == self.branches and nested else []
+
+
+def expand(state: State, leaf: int, now: Round) -> State:
+    """E → e* (Algorithm 3): the leaf keeps its index, among fresh siblings, under a copy of its parent's router."""
+    tree = Tree.of(state)
+    path = tree.paths[leaf]
+    (parent, turn), router = path[-1], tree.free_routers()[0]
+    others = iter(tree.free_leaves())
+    family = {child: leaf if child == turn else next(others) for child in range(tree.branches)}
+    paths = {**tree.paths, **{place: (*path, (router, child)) for child, place in family.items()}}
+    fresh = {
+        name: _drawn(tensor, now, place)
+        for place in family.values()
+        if place != leaf
+        for name, tensor in expert(state, place).items()
+    }
+    copied = {f"{PART}.routers.{router}.weight": state[f"{PART}.routers.{parent}.weight"].clone()}
+    return {**state, **fresh, **copied, **tree._replace(paths=paths).tensors(state[f"{PART}.routes"])}
+
+
+def shrink(state: State, router: int, counts: Tensor) -> State:
+    """e* → e (Algorithm 4): Σ b_r e_r by normalised counts, at the index that e had before it grew."""
+    tree = Tree.of(state)
+    family = tree.family(router)
+    path = tree.paths[family[0]][:-1]
+    kept = family[path[-1][1]]
+    uses = counts[family].double()
+    shares = uses / uses.sum() if uses.sum() > 0 else torch.full_like(uses, 1 / len(family))
+    each = [expert(state, leaf) for leaf in family]
+    merged = {}
+    for name, tensor in expert(state, kept).items():
+        inner = name.removeprefix(f"{PART}.experts.{kept}.")
+        stacked = torch.stack([e[f"{PART}.experts.{leaf}.{inner}"] for e, leaf in zip(each, family, strict=True)])
+        merged[name] = torch.tensordot(shares.to(tensor), stacked, dims=1)
+    paths = {leaf: way for leaf, way in tree.paths.items() if leaf not in family} | {kept: path}
+    return {**state, **merged, **tree._replace(paths=paths).tensors(state[f"{PART}.routes"])}
+
+
+def _drawn(tensor: Tensor, now: Round, leaf: int) -> Tensor:
+    """Fresh values as a linear layer begins with, from the round's own randomness."""
+    rng = now.stream("growth", leaf, tensor.numel())
+    width = tensor.shape[-1] ** -0.5
+    return torch.from_numpy(rng.uniform(-width, width, tuple(tensor.shape))).to(tensor)

@@ -1,0 +1,296 @@
+"""What makes FedEMoE itself, above all how its shared expert grows and shrinks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support import assert_same_bits, finished, make_simulation, make_task, states
+
+from fedexperts.engine import Job, Observer
+from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, State, select
+from fedexperts.methods.fedemoe import GROUPS, FedEMoE
+from fedexperts.methods.growth import PART, Tree, effective_rank, expand, expert, health, shrink, tail_energy
+from fedexperts.models import ElasticExpert
+from fedexperts.task import ClientSpec
+
+TASK = make_task("cnn5")
+CLIENTS = len(TASK.clients)
+NOW = Round(20, 100, seed=0, clients=6)
+SMALL = {"width": 12, "hidden": 6}
+IMAGES = ClientSpec(id=0, model="cnn5", shape=(3, 32, 32), classes=10, samples=100)
+
+
+def a_tree(limit: int = 9, depth: int = 2, inputs: int = 8) -> tuple[ElasticExpert, State]:
+    torch.manual_seed(3)
+    made = ElasticExpert(inputs, 5, 4, branches=3, top=2, limit=limit, depth=depth).double().eval()
+    return made, {f"{PART}.{name}": tensor.clone() for name, tensor in made.state_dict().items()}
+
+
+def with_state(made: ElasticExpert, state: State) -> ElasticExpert:
+    made.load_state_dict({name.removeprefix(f"{PART}."): tensor for name, tensor in select(state, {PART}).items()})
+    return made
+
+
+# --- spectra
+
+
+def test_effective_rank_and_tail_energy_of_known_spectra() -> None:
+    spectrum = torch.tensor([3.0, 2.0, 1.0, 1.0, 0.0])  # squares 9, 4, 1, 1, 0: shares 9/15, 13/15, 14/15, 1, 1
+    for energy, components in ((0.5, 1), (0.6, 1), (0.61, 2), (0.9, 3), (0.99, 4)):
+        assert effective_rank(spectrum, energy) == pytest.approx(components / 5)
+    for share, left in ((0.2, 6 / 15), (0.4, 2 / 15), (0.6, 1 / 15), (0.8, 0)):
+        assert tail_energy(spectrum, share) == pytest.approx(left)
+
+
+def test_the_health_of_a_sub_expert_is_the_mean_over_its_matrices() -> None:
+    _, state = a_tree()
+    state[f"{PART}.experts.0.0.weight"] = torch.diag_embed(torch.tensor([2.0, 0, 0, 0])).repeat(1, 2).double()
+    state[f"{PART}.experts.0.2.weight"] = torch.eye(5, 4).double()
+    found = health(state, 0, energy=0.99, share=0.5)
+    assert found.rank == pytest.approx((1 / 4 + 1) / 2)
+    assert found.tail == pytest.approx((0 + 1 / 2) / 2)
+
+
+# --- the tree
+
+
+def test_a_leafs_weight_is_the_product_along_its_path() -> None:
+    made, state = a_tree()
+    with_state(made, expand(state, 1, NOW))
+    x = torch.randn(20, 8, dtype=torch.float64)
+    root, child = (torch.softmax(made.routers[r](x), 1) for r in (0, 1))
+    weights = made.weights(x)
+    for sample in range(20):
+        expected = torch.zeros(9, dtype=torch.float64)
+        top = [share[sample].topk(2).indices.tolist() for share in (root, child)]
+        of = [share[sample] / share[sample][best].sum() for share, best in zip((root, child), top, strict=True)]
+        family = {0: 3, 1: 1, 2: 4}  # children of the new mixture → leaves
+        for turn in top[0]:
+            if turn != 1:
+                expected[turn] = of[0][turn]
+            else:
+                for inner in top[1]:
+                    expected[family[inner]] = of[0][1] * of[1][inner]
+        torch.testing.assert_close(weights[sample], expected)
+    torch.testing.assert_close(weights.sum(1), torch.ones(20, dtype=torch.float64))
+    outputs = torch.stack([made.experts.get_submodule(str(leaf))(x) for leaf in range(9)], dim=1)
+    torch.testing.assert_close(made(x), (weights[..., None] * outputs).sum(1))
+
+
+def test_expansion_keeps_what_was_learned_and_changes_the_output_by_no_more_than_the_new_siblings_say() -> None:
+    made, state = a_tree()
+    x = torch.randn(50, 8, dtype=torch.float64)
+    before, old = made(x).clone(), made.weights(x)[:, 2].clone()
+    grown = expand(state, 2, NOW)
+    assert_same_bits({n: grown[n] for n in expert(state, 2)}, expert(state, 2))
+    assert torch.equal(grown[f"{PART}.routers.1.weight"], state[f"{PART}.routers.0.weight"]), "the parent's router"
+    assert Tree.of(grown).paths == {
+        0: ((0, 0),),
+        1: ((0, 1),),
+        3: ((0, 2), (1, 0)),
+        4: ((0, 2), (1, 1)),
+        2: ((0, 2), (1, 2)),
+    }
+    with_state(made, grown)
+    after, weights = made(x), made.weights(x)
+    torch.testing.assert_close(weights[:, [2, 3, 4]].sum(1), old)  # nobody else loses or gains
+    said = {leaf: made.experts.get_submodule(str(leaf))(x) for leaf in (2, 3, 4)}
+    moved = sum(weights[:, leaf, None] * (said[leaf] - said[2]) for leaf in (3, 4))
+    torch.testing.assert_close(after - before, moved)
+    unused = old == 0
+    assert torch.equal(after[unused], before[unused])
+
+
+def test_shrinkage_is_the_sum_weighted_by_use_at_the_old_index() -> None:
+    _, state = a_tree()
+    grown = expand(state, 2, NOW)
+    counts = torch.tensor([5.0, 5, 2, 6, 0, 0, 0, 0, 0])
+    small = shrink(grown, 1, counts)
+    assert Tree.of(small).paths == Tree.of(state).paths
+    for name, tensor in expert(small, 2).items():
+        inner = name.removeprefix(f"{PART}.experts.2.")
+        each = [grown[f"{PART}.experts.{leaf}.{inner}"] for leaf in (3, 4, 2)]
+        torch.testing.assert_close(tensor, 0.75 * each[0] + 0 * each[1] + 0.25 * each[2])
+    assert_same_bits(expert(small, 0), expert(grown, 0))
+
+
+def test_trees_grow_to_any_depth_and_shrink_back_to_where_they_began() -> None:
+    _, state = a_tree(limit=27, depth=4)
+    sizes = []
+    for _ in range(3):
+        leaf = max(Tree.of(state).paths, key=lambda leaf: len(Tree.of(state).paths[leaf]))
+        state = expand(state, leaf, NOW)
+        sizes.append(len(Tree.of(state).paths))
+    assert sizes == [5, 7, 9]
+    assert max(len(path) for path in Tree.of(state).paths.values()) == 4
+    while inner := [r for r in Tree.of(state).used_routers if Tree.of(state).family(r)]:
+        state = shrink(state, inner[0], torch.ones(27))
+    assert Tree.of(state).paths == {leaf: ((0, leaf),) for leaf in range(3)}
+
+
+def test_a_tree_at_its_limit_stops_growing() -> None:
+    _, state = a_tree(limit=7, depth=2)
+    for leaf in (0, 1):
+        assert Tree.of(state).can_expand(leaf)
+        state = expand(state, leaf, NOW)
+    assert not any(Tree.of(state).can_expand(leaf) for leaf in range(7))
+    _, shallow = a_tree(limit=27, depth=1)
+    assert not Tree.of(shallow).can_expand(0)
+
+
+# --- the method
+
+
+def test_experts_have_the_sizes_of_table_13() -> None:
+    def size(module: torch.nn.Module) -> float:
+        return sum(p.numel() for p in module.parameters()) / 1e6
+
+    parts = [FedEMoE(options={"groups": [group]}).parts(IMAGES) for group in GROUPS]
+    assert [len(part["experts"]) for part in parts] == [4, 4, 5, 4, 2]  # type: ignore[arg-type]
+    third = list(parts[2]["experts"].children())
+    assert [round(size(third[kind]), 2) for kind in (0, 1, 2)] == [0.85, 1.05, 2.01]  # the paper: 0.85, 1.07, 2.01
+    assert [part["gate"].top for part in parts] == [4, 3, 4, 3, 1]
+
+
+def test_each_side_fits_what_the_other_said_before() -> None:
+    method = FedEMoE(options=SMALL)
+    first, second, last = method.stages(NOW)
+    assert (first.parts, second.parts) == (("shared_expert",), ("experts",))
+    assert first.samples == second.samples == 64
+    assert first.copies == {"before": "shared_expert"}
+    assert set(last.parts) == {"extractor", "experts", "shared_expert", "gate", "head"}
+    after = FedEMoE(options=SMALL | {"exchange": "after"}).stages(NOW)
+    assert [stage.parts for stage in after] == [last.parts, first.parts, second.parts]
+    torch.manual_seed(1)
+    model = Model(method.parts(IMAGES)).eval()
+    model.before.load_state_dict(model.shared_expert.state_dict())
+    batch = Batch(torch.randn(6, 3, 32, 32), torch.zeros(6, dtype=torch.int64))
+    features = model.extractor(batch.x)
+    private = [e(features) for e in model.experts]
+    shared = model.shared_expert(features)
+    target = sum(private) / 5  # all of five alike at first, the shared one among them
+    one, other = ((t / 2).softmax(1) for t in (target, shared))
+    torch.testing.assert_close(method.teach_shared(model, batch, {}), (one * (one / other).log()).sum(1).mean())
+    total = sum((other * (other / (r / 2).softmax(1)).log()).sum(1).mean() for r in private)
+    torch.testing.assert_close(method.teach_private(model, batch, {}), total)
+
+
+def reply(client: int, server: State, leaves: dict[int, float], value: float) -> Reply:
+    """A client that used these sub-experts so often, and made all their weights one value."""
+    tensors = {
+        n: torch.full_like(t, value) for n, t in server.items() if n.startswith(("extractor.", f"{PART}.routers.0"))
+    }
+    for leaf in leaves:
+        tensors |= {name: torch.full_like(t, value) for name, t in expert(server, leaf).items()}
+    counts = torch.tensor([leaves.get(leaf, 0.0) for leaf in range(9)], dtype=torch.float64)
+    return Reply(client, Message(tensors | {"uses.counts": counts}, {"samples": 10 * (client + 1)}))
+
+
+def test_a_sub_expert_is_the_mean_over_those_who_used_it() -> None:
+    simulation = make_simulation("fedemoe", TASK, options=SMALL)
+    method, server = simulation.method, simulation.server
+    replies = [reply(0, server, {0: 4.0, 1: 1.0}, 1.0), reply(1, server, {0: 7.0}, 4.0)]
+    after = method.combine(server, replies, Round(1, 9, seed=0))
+    assert after["extractor.0.weight"].unique().tolist() == pytest.approx([3.0])
+    assert after[f"{PART}.experts.0.0.weight"].unique().tolist() == pytest.approx([3.0])
+    assert after[f"{PART}.experts.1.0.weight"].unique().tolist() == pytest.approx([1.0])
+    assert_same_bits(expert(after, 2), expert(server, 2))
+    assert after["uses.counts"].tolist() == pytest.approx([(10 * 4 + 20 * 7) / 30, 10 / 30] + [0] * 7)
+
+
+def test_the_threshold_follows_equation_8() -> None:
+    simulation = make_simulation("fedemoe", TASK, rounds=3, participation=1.0, options=SMALL | {"scale_every": 99})
+    expected = 0.8
+    for number in range(1, 4):
+        simulation.step()
+        rank = health(simulation.server, 0, 0.99, 0.9).rank
+        expected = expected if number == 1 else 0.07 * rank + 0.93 * expected
+        assert simulation.server["growth.thresholds"][0].item() == pytest.approx(expected)
+
+
+class Messages(Observer):
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Channel, int, Message]] = []
+
+    def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
+        self.seen.append((round_number, channel, client, message))
+
+
+GROWING = SMALL | {"scale_every": 2, "limit": 5}
+
+
+def test_messages_follow_the_tree_and_every_change_has_its_reason() -> None:
+    watch = Messages()
+    simulation = make_simulation("fedemoe", TASK, rounds=4, participation=1.0, observers=(watch,), options=GROWING)
+    simulation.run()
+    down = {r: m for r, channel, _, m in watch.seen if channel is Channel.DOWN}
+    leaves = {r: {n.split(".")[2] for n in m.tensors if ".experts." in n} for r, m in down.items()}
+    assert [len(leaves[r]) for r in (1, 2, 3)] == [3, 3, 5]
+    one = Message(expert(simulation.server, 0)).payload_bytes
+    router = simulation.server[f"{PART}.routers.0.weight"].numel() * 8
+    assert down[3].payload_bytes - down[2].payload_bytes == 2 * one + router
+    for _, channel, _, message in watch.seen:
+        if channel is Channel.UP:
+            sent = {int(n.split(".")[2]) for n in message.tensors if ".experts." in n}
+            assert sent == {leaf for leaf, uses in enumerate(message.tensors["uses.counts"].tolist()) if uses > 0}
+    said = simulation.method.remarks(simulation.server)
+    assert said[0].startswith("round 2: sub-expert 0 expanded (effective rank ")
+    assert "the shared expert has now 5" in said[0]
+
+
+@pytest.mark.parametrize("expands", ["above", "below"])
+def test_both_readings_of_the_rule(expands: str) -> None:
+    simulation = finished(
+        "fedemoe", TASK, rounds=2, options=GROWING | {"expands": expands, "threshold": 2.0, "smoothing": 0}
+    )
+    grown = len(Tree.of(simulation.server).paths) > 3
+    assert grown == (expands == "below"), "no rank is above 2"
+
+
+def test_a_resumed_run_grows_the_same_tree(tmp_path: Path) -> None:
+    values = {"rounds": 4, "options": GROWING, "checkpoint_every": 1}
+    whole = finished("fedemoe", TASK, **values)
+    cut = make_simulation("fedemoe", TASK, folder=tmp_path, **values)
+    for _ in range(2):
+        cut.step()
+    cut.checkpoint()
+    again = make_simulation("fedemoe", TASK, folder=tmp_path, **values)
+    again.restore()
+    again.run()
+    assert_same_bits(states(again), states(whole))
+    assert len(Tree.of(whole.server).paths) == 5
+
+
+def test_ablations() -> None:
+    fixed = finished("fedemoe", TASK, rounds=2, options=GROWING | {"elastic": False})
+    assert len(Tree.of(fixed.server).paths) == 3
+    alone = FedEMoE(options=SMALL | {"private": False})
+    assert len(alone.parts(IMAGES)["experts"]) == 0  # type: ignore[arg-type]
+    assert [stage.parts for stage in alone.stages(NOW)] == [tuple(p for p in alone.owners if p != "before")]
+    quiet = FedEMoE(options=SMALL | {"exchange": "none"})
+    assert len(quiet.stages(NOW)) == 1
+    finished("fedemoe", TASK, rounds=1, options=SMALL | {"private": False})
+
+
+class Look(Observer):
+    """Compares the shared expert with its copy, when a round's training is over."""
+
+    def __init__(self) -> None:
+        self.same: dict[str, list[bool]] = {}
+
+    def trained(self, round_number: int, job: Job) -> None:
+        for name, tensor in select(job.cohort.tensors, {PART}).items():
+            equal = torch.equal(tensor, job.cohort.tensors[name.replace(PART, "before", 1)])
+            self.same.setdefault(name, []).append(equal)
+
+
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_the_copy_is_of_what_training_left_and_the_original_moves_on(executor: str) -> None:
+    watch, options = Look(), SMALL | {"exchange": "after"}
+    values = {"rounds": 1, "participation": 1.0, "executor": executor}
+    simulation = make_simulation("fedemoe", TASK, observers=(watch,), options=options, **values)
+    server = dict(simulation.server)
+    simulation.step()
+    assert not any(watch.same[f"{PART}.experts.0.0.weight"]), "it learned from the private experts after the copy"
+    assert all(watch.same[f"{PART}.exists"])
+    assert not torch.equal(server[f"{PART}.experts.0.0.weight"], simulation.server[f"{PART}.experts.0.0.weight"])
