@@ -14,6 +14,8 @@ from fedexperts.task import Task
 TRAIN_SIZES = (32, 29, 17, 12, 24, 16)
 """Full batches, ragged last batches, and a client with less than a batch of 16."""
 HELD_OUT = 16
+LIGHT = {"fedemoe": {"width": 12, "hidden": 6, "scale_every": 2}}
+"""Options of methods whose own would take long, where a test gives none."""
 
 
 def make_task(model: str = "cnn5,cnn4", sizes: tuple[int, ...] = TRAIN_SIZES) -> Task:
@@ -69,7 +71,8 @@ def make_simulation(
     engine = {"executor": "loop", "device": "cpu", "precision": "float64"}
     settings = Settings.check(task.settings.model_dump() | {"method": name} | small | engine | values)
     chosen = method_class(name) if isinstance(method, str) else method
-    return simulation(chosen(settings.part(TrainSettings), options), task, settings, observers, folder)
+    own = LIGHT.get(name, {}) if options is None else options
+    return simulation(chosen(settings.part(TrainSettings), own), task, settings, observers, folder)
 
 
 def finished(method: str | type[Method], task: Task, **values: Any) -> Simulation:

@@ -1,5 +1,6 @@
 """What holds for every method in the registry (protocol.md, 3, 5 and 6). A new method gets these by itself."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -161,10 +162,14 @@ def test_no_private_part_in_any_message(kind: type[Method]) -> None:
 
 def over_a_wire(kind: type[Method]) -> type[Method]:
     """The method as separate processes would run it: nothing but bytes between the server and its clients."""
+    memories: defaultdict[int, State] = defaultdict(dict)  # each client's own
 
     class Wired(kind):  # type: ignore[valid-type, misc]
         def send(self, server: State, client: ClientSpec, now: Round) -> Message:
-            return Message.from_bytes(super().send(server, client, now).to_bytes())
+            raw, memory = super().send(server, client, now).to_bytes(), memories[client.id]
+            message = Message.from_bytes(raw, memory)
+            memory |= message.tensors
+            return message
 
         def reply(self, after: Trained, now: Round) -> Message:
             return Message.from_bytes(super().reply(after, now).to_bytes())
@@ -206,7 +211,8 @@ def test_ledger_equals_the_sum_of_the_messages(kind: type[Method]) -> None:
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
 def test_every_stage_moves_only_the_parts_it_names(kind: type[Method], executor: str) -> None:
     simulation = make_simulation(kind, TASK, participation=1.0, executor=executor)
-    for number in range(len(simulation.method.stages(NOW))):
+    for number, stage in enumerate(simulation.method.stages(NOW)):
+        moved: set[str] = set()
         for cohorts in simulation.fleet.waves(range(len(TASK.clients))):
             for cohort in cohorts:
                 job = simulation._job(cohort, NOW)
@@ -214,20 +220,22 @@ def test_every_stage_moves_only_the_parts_it_names(kind: type[Method], executor:
                 simulation.executor.train([replace(job, lessons=earlier)])
                 before = {n: t.clone() for n, t in cohort.tensors.items()}
                 simulation.executor.train([job])
-                named = job.lessons[0].stage.parts
-                moved = {part_of(n) for n, t in cohort.tensors.items() if not torch.equal(t, before[n])}
-                assert moved == set(named)
+                moved |= {part_of(n) for n, t in cohort.tensors.items() if not torch.equal(t, before[n])}
+        # Some clients may have no sample that uses a part; some parts begin as copies of others.
+        assert moved - stage.copies.keys() == set(stage.parts)
 
 
 @every_method
 def test_clients_that_were_not_sampled_stay_as_they_are(kind: type[Method]) -> None:
     simulation = make_simulation(kind, TASK, participation=0.34)
-    before = {client: simulation.fleet.kept(client) for client in range(len(TASK.clients))}
+    while simulation.method.everyone(simulation._round(simulation.round + 1)):
+        simulation.step()
+    before = {client: dict(simulation.fleet.kept(client)) for client in range(len(TASK.clients))}
     simulation.step()
-    sampled = simulation.sample(1)
+    sampled = simulation.sample(simulation.round)
     assert 0 < len(sampled) < len(TASK.clients)
     for client in set(before) - set(sampled):
-        assert_same_bits(dict(simulation.fleet.kept(client)), dict(before[client]))
+        assert_same_bits(dict(simulation.fleet.kept(client)), before[client])
 
 
 @every_method

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from fedexperts.errors import MethodError
 from fedexperts.methods import Message, Method, Owner, Reply
 from fedexperts.methods.base import weighted_mean
 from fedexperts.methods.message import Channel
@@ -50,3 +51,16 @@ def test_what_may_go_where() -> None:
     assert method.forbidden(Channel.DOWN) == {"b", "c"}
     assert method.forbidden(Channel.PEER) == {"a", "b"}
     assert method.kept() == {"b", "c"}
+
+
+def test_what_the_receiver_still_has_travels_as_a_name_only() -> None:
+    pool, head = torch.randn(50, 4), torch.randn(3)
+    first, second = Message({"pool.weight": pool}), Message({"head.bias": head}, {"samples": 3}, {"pool.weight": pool})
+    memory = dict(Message.from_bytes(first.to_bytes()).tensors)
+    again = Message.from_bytes(second.to_bytes(), memory)
+    assert torch.equal(again.known["pool.weight"], pool)
+    assert list(again.tensors) == ["head.bias"]
+    assert second.wire_bytes == len(second.to_bytes()) < first.wire_bytes
+    assert second.parameters == 3
+    with pytest.raises(MethodError, match=r"pool.weight came before, but the receiver does not have it"):
+        Message.from_bytes(second.to_bytes())

@@ -9,6 +9,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fedexperts.errors import MethodError
+
 State = dict[str, Tensor]
 """Named tensors; the name's first word is the part that they belong to: `extractor.conv1.weight`."""
 
@@ -62,7 +64,10 @@ class Message:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
     known: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the receiver still has from an earlier message: it counts as received, but does not travel again."""
+    """What the receiver still has from an earlier message: of that only the names travel. A receiver keeps what is not
+
+    part of its own model as it last came.
+    """
 
     def __bool__(self) -> bool:
         return bool(self.tensors or self.numbers)
@@ -88,20 +93,28 @@ class Message:
         if not self:
             return 0
         layout = tuple((name, tuple(t.shape), t.dtype) for name, t in self.tensors.items())
-        return self.payload_bytes + _overhead(layout, tuple(self.numbers))
+        return self.payload_bytes + _overhead(layout, tuple(self.numbers), tuple(self.known))
 
     def to_bytes(self) -> bytes:
-        """The message in the safetensors format; numbers are tensors of one value."""
-        return pack({**self.tensors, **{_NUMBER + name: _number(x) for name, x in self.numbers.items()}})
+        """The message in the safetensors format; numbers are tensors of one value, known names tensors of none."""
+        numbers = {_NUMBER + name: _number(x) for name, x in self.numbers.items()}
+        return pack({**self.tensors, **numbers, **{_KNOWN + name: torch.empty(0) for name in self.known}})
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "Message":
+    def from_bytes(cls, raw: bytes, memory: Mapping[str, Tensor] | None = None) -> "Message":
+        """`memory`: what the receiver still has."""
         tensors = dict(sorted(safetensors.torch.load(raw).items()))  # the format itself keeps no order
-        numbers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_NUMBER)}
-        return cls(tensors, {name.removeprefix(_NUMBER): x.item() for name, x in numbers.items()})
+        numbers, named = (
+            {name.removeprefix(mark): tensors.pop(name) for name in list(tensors) if name.startswith(mark)}
+            for mark in (_NUMBER, _KNOWN)
+        )
+        if lost := sorted(named.keys() - (memory or {}).keys()):
+            raise MethodError(f"a message says that {', '.join(lost)} came before, but the receiver does not have it")
+        known = {name: (memory or {})[name] for name in named}
+        return cls(tensors, {name: x.item() for name, x in numbers.items()}, known)
 
 
-_NUMBER = "#"
+_NUMBER, _KNOWN = "#", "="
 
 
 def _number(x: float) -> Tensor:
@@ -109,9 +122,13 @@ def _number(x: float) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _overhead(layout: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], numbers: tuple[str, ...]) -> int:
+def _overhead(
+    layout: tuple[tuple[str, tuple[int, ...], torch.dtype], ...], numbers: tuple[str, ...], known: tuple[str, ...]
+) -> int:
     """Bytes of a message beyond its tensors: header and numbers. Depends on names and shapes only."""
     probe = Message(
-        {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in layout}, dict.fromkeys(numbers, 0.0)
+        {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in layout},
+        dict.fromkeys(numbers, 0.0),
+        dict.fromkeys(known, torch.empty(0)),
     )
     return len(probe.to_bytes()) - probe.payload_bytes
