@@ -62,11 +62,12 @@ class Stage:
     epochs: int
     rates: Mapping[str, float] = field(default_factory=dict)  # part → learning rate, where it has its own
     share: tuple[float, float] = (0.0, 1.0)  # from where to where of the client's training data, in an order that stays
+    plain: bool = False  # steps of plain SGD, whatever the clients' optimiser: for what is not a model's weights
 
     @property
     def identity(self) -> Hashable:
         """Equal for two stages that do the same; a loss is known by its name."""
-        return self.parts, tuple(self.rates.items()), getattr(self.loss, "__qualname__", self.loss)
+        return self.parts, tuple(self.rates.items()), getattr(self.loss, "__qualname__", self.loss), self.plain
 
     def moving(self, parameters: Sequence[str]) -> list[str]:
         """Those of a model's parameters that this stage trains."""
