@@ -13,7 +13,6 @@ from fedexperts.engine.cohort import Received
 from fedexperts.engine.program import Program
 from fedexperts.methods import Batch, Stage, State, part_of
 
-
 PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
 
 

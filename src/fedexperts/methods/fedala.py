@@ -17,17 +17,17 @@ MODEL = ("extractor", "head")
 
 
 class FedALA(Method):
-    """Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ [1; W_i^p] (Eq. 4): the last p layers are mixed of the client's own and everyone's, the
-    others are everyone's. W_i^p ← clip(W_i^p − η·∇L(Θ̂_i), [0, 1]) on s of the data (Eq. 6); from Θ̂_i the client trains.
+    """Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ [1; W_i^p]: the last p layers are mixed of the client's own and everyone's, the rest is
+    everyone's. W_i^p ← clip(W_i^p − η·∇L(Θ̂_i), [0, 1]) on a share s of the data, then the client trains from Θ̂_i.
 
     W_i begins as ones and stays with the client. In the first round there is nothing to mix. In the second it is
     trained for more epochs, where the paper goes on until the loss is steady, and then for one epoch a round; a client
     that comes later begins with one. The share s is another one in every round, at the same place for all clients.
 
-    What is trained is Θ_i, and the weights in use are Θ_i + (Θ − Θ_i before training) ⊙ W_i: the same steps as from Θ̂_i,
-    but weight decay pulls at Θ_i. Steps of W_i are plain SGD's; the clipping is a part of its loss, whose gradient takes
-    a weight that is out of [0, 1] back to its border. A client is evaluated with Θ̂_i, by the W_i that it has: it learns
-    a new one only in its next round.
+    What moves in training is Θ_i, under weights Θ_i + (Θ − Θ_i before training) ⊙ W_i: the same steps as from Θ̂_i, but
+    that weight decay pulls at Θ_i. Steps of W_i are plain SGD's; the clipping is a part of their loss, whose gradient
+    takes a weight beyond [0, 1] back to the border. A client is evaluated with Θ̂_i by the W_i that it has: it learns a
+    new one only in its next round.
     """
 
     name = "fedala"
@@ -85,8 +85,10 @@ class FedALA(Method):
 
     def mixing_loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         """A step by this loss begins at the border for every weight that the last one took beyond it."""
-        beyond = sum((weight - weight.detach().clamp(0, 1)).square().sum() for weight in model.mixing.parameters())
-        return self.loss(model, batch, received) + beyond / (2 * self.options.mixing_lr)
+        loss = self.loss(model, batch, received)
+        for weight in model.mixing.values():
+            loss = loss + (weight - weight.detach().clamp(0, 1)).square().sum() / (2 * self.options.mixing_lr)
+        return loss
 
     # --- between rounds
 
