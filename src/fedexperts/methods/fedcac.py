@@ -18,7 +18,7 @@ class FedCAC(Method):
     tensor that have the highest. They are client i's critical parameters.
 
     Two clients' overlap is O_ij = 1 − ‖M_i − M_j‖₁/(2n), n the critical parameters of each. Client i shares its own
-    with C_i, those with O_ij ≥ O_avg + t/β·(O_max − O_avg), over all pairs, t the round: with fewer and fewer, and after
+    with C_i, those with O_ij ≥ O_avg + t/β·(O_max − O_avg), over all pairs, t the round: with fewer and fewer, after
     round β with none. It gets M_i ⊙ θ_i^c + (1 − M_i) ⊙ θ^g, θ_i^c the mean of itself and C_i, θ^g that of all, which
     is weighted by samples.
 

@@ -43,8 +43,8 @@ class LowRank(nn.Module):
 
 class FedDecomp(Method):
     """θ_i = σ + τ_i for every weight matrix, of convolutions too: σ of full rank is averaged by samples, τ_i = B_i·A_i
-    of low rank never leaves the client. Biases and the like have no τ. A round trains τ_i first, with σ fixed, so that it
-    takes up what is the client's own, and then σ, with τ_i fixed.
+    of low rank never leaves the client. Biases and the like have no τ. A round trains τ_i first, with σ fixed, so that
+    it takes up what is the client's own, and then σ, with τ_i fixed.
 
     The rank is a ratio of the full one, R_c for convolutions and R_l for all others, embeddings of words included. As
     in the authors' code are the ratios (0.8, and 40 of 100 for the classifier), the division of B·A by the rank, the
