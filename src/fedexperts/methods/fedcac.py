@@ -82,6 +82,7 @@ class FedCAC(Method):
         if len(overlap) > 1:
             pairs = overlap[~itself]
             chosen = itself | (overlap >= torch.lerp(pairs.mean(), pairs.amax(), now.number / self.options.beta))
+        chosen = chosen.to(overlap)
         return chosen / chosen.sum(1, keepdim=True)
 
 
