@@ -93,7 +93,7 @@ def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
     """Equal to the tolerance of float64."""
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert tensor.dtype in (torch.float64, torch.int64, torch.bool), name
+        assert tensor.dtype in (torch.float64, torch.int64, torch.uint8, torch.bool), name
         torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedexperts.engine import scaled
+from fedexperts.methods import Method, Round, Stage
 from fedexperts.models import build
 from fedexperts.randomness import SERVER, stream, torch_stream
 
@@ -62,4 +63,22 @@ def test_fedavg_equals_the_loop_by_hand(executor: str, optimizer: str, epochs: i
     simulation = finished(
         "fedavg", TASK, executor=executor, rounds=2, epochs=epochs, optimizer=optimizer, participation=1.0, **settings
     )
+    assert_close({f"server/{name}": tensor for name, tensor in simulation.server.items()}, expected)
+
+
+class PlainSteps(Method):
+    name = "plain-steps"
+
+    def stages(self, now: Round) -> list[Stage]:
+        return [Stage(("extractor", "head"), self.loss, self.train.epochs, plain=True)]
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.9}], ids=str)
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_a_plain_stage_makes_steps_of_plain_sgd_whatever_the_clients_use(
+    executor: str, settings: dict[str, str]
+) -> None:
+    expected = by_hand("sgd", rounds=1, epochs=1, lr=0.05)
+    values = {"executor": executor, "rounds": 1, "participation": 1.0, "weight_decay": 0.1, **settings}
+    simulation = finished(PlainSteps, TASK, **values)
     assert_close({f"server/{name}": tensor for name, tensor in simulation.server.items()}, expected)

@@ -13,6 +13,8 @@ from fedexperts.engine.cohort import Received
 from fedexperts.engine.program import Program
 from fedexperts.methods import Batch, Stage, State, part_of
 
+PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Forward passes run within this."""
@@ -92,7 +94,7 @@ class Fit:
                 value.zero_()
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        train = self.train
+        train = self.train.model_copy(update=PLAIN) if self.stage.plain else self.train
         groups = [
             {
                 "params": [leaf for name, leaf in self.leaves.items() if part_of(name) == part],

@@ -64,11 +64,12 @@ class Stage:
     share: tuple[float, float] = (0.0, 1.0)  # from where to where of the client's training data, in an order that stays
     samples: int | None = None  # at most about so many in an epoch, in whole batches: others each time
     copies: Mapping[str, str] = field(default_factory=dict)  # part → the part that it becomes a copy of, before all
+    plain: bool = False  # steps of plain SGD, whatever the clients' optimiser: for what is not a model's weights
 
     @property
     def identity(self) -> Hashable:
         """Equal for two stages that do the same; a loss is known by its name."""
-        return self.parts, tuple(self.rates.items()), getattr(self.loss, "__qualname__", self.loss)
+        return self.parts, tuple(self.rates.items()), getattr(self.loss, "__qualname__", self.loss), self.plain
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
         """Make the copies, in a client's tensors or in a stack of them."""
