@@ -2,7 +2,7 @@
 
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
-from fedexperts.models.experts import BlockExperts, SparseExperts
+from fedexperts.models.experts import BlockExperts, SparseExperts, cut
 from fedexperts.models.gate import Gate, GateNorms, SwitchNorm
 from fedexperts.models.zoo import MODELS, SMALLEST, Parts, build, check_model
 
@@ -20,4 +20,5 @@ __all__ = [
     "SwitchNorm",
     "build",
     "check_model",
+    "cut",
 ]
