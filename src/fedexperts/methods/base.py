@@ -147,6 +147,11 @@ class Method:
         self.train = train or TrainSettings.check({})
         self.options = self.Options.check(options or {})
 
+    @classmethod
+    def completed(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Its own settings as a run once saved them; one that there was not yet has the value that it has by itself."""
+        return cls.Options.model_construct().model_dump(mode="json", exclude_none=True) | dict(options)
+
     # --- a client's model and how it trains
 
     def parts(self, client: ClientSpec) -> Parts:

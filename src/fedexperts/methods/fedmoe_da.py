@@ -191,9 +191,9 @@ class FedMoEDA(Method):
         server = server | weighted_mean(replies, {"embedding"}, equal=True) | seen
         if self._renews(now):
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
-            proxies = {client: server[f"proxies.{client}"] for client in _numbered(server, "proxies.")}
-            rows = matrix(proxies, self.options.asked, self.options.temperature)
-            server |= rows | {"matrix.round": torch.full_like(server["matrix.round"], now.number)}
+            known = {int(name.partition(".")[2]): server[name] for name in server if name.startswith("proxies.")}
+            new = matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
+            server |= new | {"matrix.round": torch.full_like(server["matrix.round"], now.number)}
         return server
 
     def _renews(self, now: Round) -> bool:
@@ -241,8 +241,3 @@ def _averaged(after: Trained, at_hand: Mapping[Want, State], weights: Tensor) ->
         mixed = torch.tensordot(weights.to(experts), experts, dims=1)
         adopted |= {f"experts.{number}.{layer}": mixed[number] for number in range(len(weights))}
     return adopted
-
-
-def _numbered(server: State, start: str) -> list[int]:
-    """The numbers of the clients that there is something of at the server, in order."""
-    return sorted(int(name.removeprefix(start)) for name in server if name.startswith(start))
