@@ -347,6 +347,7 @@ class Simulation:
         manifest = read_manifest(self.folder)
         # A setting that there was not yet has the value that it has by itself: what was done then.
         then, now = Settings.check(manifest["settings"]).defining(), self.settings.defining()
+        then["options"], now["options"] = (self.method.completed(values["options"]) for values in (then, now))
         if changed := [f"{name} was {then.get(name)!r}" for name in now if then.get(name) != now[name]]:
             raise SavedStateError(
                 f"the run in {self.folder.parent} was started with other settings than it has now: "

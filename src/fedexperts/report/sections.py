@@ -12,7 +12,7 @@ from fedexperts.report import peer_sections
 from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
 from fedexperts.report.runs import Line, line_up, lines, sweep_looks
 from fedexperts.report.section import Section
-from fedexperts.report.table import percent
+from fedexperts.report.table import over_seeds
 
 READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
 SHOWN_CLIENTS = 12
@@ -189,9 +189,7 @@ def representations(record: Record, name: str | None = None) -> Iterator[Section
 
 
 def _selected(line: Line) -> str:
-    means = np.array([record.figures["selected"].mean for record in line.records])
-    spread = f" ± {percent(means.std(ddof=1))}" if len(means) > 1 else ""
-    return f"{line.run.name}: {percent(means.mean())}{spread} %"
+    return f"{line.run.name}: {over_seeds(line.selected)} %"
 
 
 def _weights_in_words(table: SampleTable, experts: Sequence[int]) -> str:
