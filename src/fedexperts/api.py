@@ -86,7 +86,7 @@ class Result:
         program = simulation.fleet.program(client)
         program.train_only(())
         predict = program.bind(simulation.method.predict)
-        state, received = simulation.client_state(client), dict(simulation.message_for(client).tensors)
+        state, received = simulation.client_state(client), simulation.method.heard(simulation.message_for(client))
         with torch.no_grad(), numerics(simulation.settings.precision):
             logits = torch.cat([predict(state, piece, received) for piece in torch.split(x, QUERY_BATCH)])
         probabilities: np.ndarray = logits.softmax(1).cpu().numpy()

@@ -3,8 +3,9 @@
 from fedexperts.analyses.clients import Difference, difference
 from fedexperts.analyses.experts import agreement, shares_chosen, times_chosen
 from fedexperts.analyses.gates import GATES, gate_weights, weighs
-from fedexperts.analyses.likeness import Likeness, dominant_classes, likeness
+from fedexperts.analyses.likeness import Likeness, dominant_classes, likeness, overlap
 from fedexperts.analyses.matrix import MATRIX, Matrix, aggregation_matrix, mixes
+from fedexperts.analyses.mixture import Mixture, base_of, mixture, pools
 from fedexperts.analyses.peers import Fetched, fetched
 from fedexperts.analyses.representations import REPRESENTATIONS, embed
 from fedexperts.analyses.samples import SampleTable
@@ -12,7 +13,8 @@ from fedexperts.analyses.sweep import Point, Sweep, SweepLine, by_seed, sweep, s
 
 __all__ = [
     "GATES", "MATRIX", "REPRESENTATIONS",
-    "Difference", "Fetched", "Likeness", "Matrix", "Point", "SampleTable", "Sweep", "SweepLine",
-    "aggregation_matrix", "agreement", "by_seed", "difference", "dominant_classes", "embed", "fetched", "gate_weights",
-    "likeness", "mixes", "shares_chosen", "sweep", "swept", "times_chosen", "weighs",
+    "Difference", "Fetched", "Likeness", "Matrix", "Mixture", "Point", "SampleTable", "Sweep",
+    "SweepLine", "aggregation_matrix", "agreement", "base_of", "by_seed", "difference", "dominant_classes", "embed",
+    "fetched", "gate_weights", "likeness", "mixes", "mixture", "overlap", "pools", "shares_chosen", "sweep", "swept",
+    "times_chosen", "weighs",
 ]  # fmt: skip

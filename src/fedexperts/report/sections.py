@@ -8,7 +8,7 @@ from fedexperts import analyses
 from fedexperts.analyses import GATES, REPRESENTATIONS, SampleTable
 from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until, task_of
 from fedexperts.report import analysis_figures as drawn
-from fedexperts.report import peer_sections
+from fedexperts.report import peer_sections, pool_sections
 from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
 from fedexperts.report.runs import Line, line_up, lines, sweep_looks
 from fedexperts.report.section import Section
@@ -50,6 +50,7 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
         loss_curves(records),
     )
     for run in runs:
+        yield from pool_sections.mixture(run.record, name=run.name)
         yield from gates(run.record, name=run.name)
         yield from peer_sections.experts(run.record, name=run.name)
         yield from peer_sections.matrix(run.record, name=run.name)

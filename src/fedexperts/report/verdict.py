@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from statistics import mean
 
+from fedexperts import analyses
+from fedexperts.analyses import Difference
 from fedexperts.config import TaskSettings
-from fedexperts.measure import task_of
+from fedexperts.measure import Record, task_of
 from fedexperts.report.runs import Line, Run, lines
-from fedexperts.report.table import over_seeds
+from fedexperts.report.table import over_seeds, percent
 
 
 def verdict(runs: Sequence[Run]) -> str:
@@ -32,6 +34,28 @@ def verdict(runs: Sequence[Run]) -> str:
     if not methods:
         return f"{_reached(best)}. No method was run beside it."
     return _against_standalone(methods)
+
+
+def mixture_verdict(record: Record) -> str:
+    """What a PM-MoE run gains over its base, if every client chooses on validation data; nothing of other runs."""
+    found = analyses.mixture(record)
+    if found is None:
+        return ""
+    base = analyses.base_of(record).title
+    return (
+        f"{base} alone: {percent(found.base.mean)} %. The mixture for all clients: {percent(found.everywhere.mean)} % "
+        f"(round {found.everywhere.round}). For those only whose validation accuracy it raises, {found.used.sum()} of "
+        f"{len(found.used)}: {percent(found.chosen.mean)} %. Gain over {base} if all choose so: "
+        f"{_gain(found.gains)}; with the mixture for all: {_gain(found.gains_everywhere)}."
+    )
+
+
+def _gain(gains: Difference) -> str:
+    points = gains.points
+    return (
+        f"{points.mean():+.2f} points (std {points.std():.2f} over the clients, worst {points.min():+.2f}, "
+        f"{gains.worse} lose)"
+    )
 
 
 def _against_standalone(methods: Sequence[Line]) -> str:
