@@ -48,6 +48,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("peers", "da", "--edges", 2), "fetches between"),
         (("traffic", "da", "standalone"), ": 0 MB through the server, 0 MB between"),
         (("mixture", "pm", "standalone"), "The mixture for all clients: "),
+        (("pool", "pm", "standalone"), "A client's own module has on average "),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
@@ -89,6 +90,16 @@ def test_the_report_shows_experts_and_peers(cli: Cli, runs: Path) -> None:
     assert not (runs / "standalone" / "matrix.csv").exists()
 
 
+def test_the_report_shows_the_pool(cli: Cli, runs: Path) -> None:
+    assert cli("analyse", "pool", runs / "pm", runs / "standalone")[0] == 0
+    assert len((runs / "pm" / "pool.csv").read_text().splitlines()) == 1 + 3 * 3
+    assert not (runs / "standalone" / "pool.csv").exists()
+    assert cli("report", runs / "pm")[0] == 0
+    page = Path("report.html").read_text(encoding="utf-8")
+    for heading in ("To use the mixture or not", "Who gains by the mixture", "Whose modules are used", "What is taken"):
+        assert heading in page
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -112,6 +123,7 @@ def test_the_report_shows_experts_and_peers(cli: Cli, runs: Path) -> None:
         (("peers", "fedmoe"), "FedMoE (fedmoe): no client has fetched anything from another there (no fetches.csv)"),
         (("peers", "da", "--edges", "0"), "--edges"),
         (("mixture", "fedmoe"), "FedMoE (fedmoe): no modules are pooled there"),
+        (("pool", "fedmoe"), "FedMoE (fedmoe): no modules are pooled there"),
         (("weather", "fedmoe"), "weather"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -127,7 +139,8 @@ def test_wrong_input(cli: Cli, runs: Path, words: tuple[str, ...], says: str) ->
 
 def test_every_kind_has_an_example(cli: Cli) -> None:
     for kind in (
-        "clients", "cost", "sweep", "convergence", "gates", "tsne", "experts", "matrix", "peers", "traffic", "mixture"
+        "clients", "cost", "sweep", "convergence", "gates", "tsne", "experts", "matrix", "peers", "traffic", "mixture",
+        "pool",
     ):  # fmt: skip
         code, out, _ = cli("analyse", kind, "--help")
         assert code == 0

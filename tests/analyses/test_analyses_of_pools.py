@@ -1,12 +1,19 @@
 """A pool of modules and those who mix it: numbers worked out by hand, and real runs."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
+import torch
 
 import fedexperts
 from fedexperts import analyses
+from fedexperts.analyses import POOL, Pool
 from fedexperts.config import Settings
+from fedexperts.engine import scaled
+from fedexperts.errors import MethodError, SavedStateError
 from fedexperts.measure import COLUMNS, Record
+from fedexperts.methods import Model
 
 
 def made_up(validation: list[list[float]], test: list[list[float]], rounds: list[int], method: str = "pm-moe"):
@@ -65,6 +72,44 @@ def test_how_much_of_their_label_mix_clients_share():
     np.testing.assert_allclose(analyses.overlap(counts[:1]), [0])
 
 
+# --- Theorem 3.1
+
+
+def two_by_two(**values: float) -> Pool:
+    """Two clients with 500 test samples each and two modules, which are all alike; client 1 keeps its own."""
+    alike = {field.name: np.full((2, 2), values.get(field.name, 0.0)) for field in fields(Pool)}
+    for table in alike.values():
+        table[0, 1] = np.nan
+    return Pool(**alike | {"samples": np.where(np.isnan(alike["weight"]), np.nan, 500)})
+
+
+def test_the_bound_of_the_theorem():
+    whole = replace(two_by_two(), samples=np.full((2, 2), 500.0))
+    half = {"right": 0.5, "weight": 0.5, "weight_right": 0.4}
+    for name, value in (half | {"right_together": 0.375}).items():
+        getattr(whole, name)[:] = value
+    found = analyses.bound(whole)
+    # Weight 0.8 where a module is right, 0.2 where it is not: α = 3, and (1 + 3)·0.5 / (1 + 3·(0.5 + 0.5/2)) = 2/3.25.
+    assert (found.right, found.alpha, found.modules, found.samples) == (0.5, pytest.approx(3), 2, 1000)
+    assert found.least == pytest.approx(2 / 3.25)
+    # Both right, one, none, with 1/4, 1/2, 1/4: the part that is right has variance 1/8, as it is if they do not care.
+    assert found.spread == pytest.approx(1)
+    assert found.independent
+    whole.right_together[:] = 0.5  # each is right where the other is: variance 1/4
+    assert analyses.bound(whole).spread == pytest.approx(2)
+    assert not analyses.bound(whole).independent
+
+
+def test_the_bound_where_a_client_has_fewer_modules_and_wrong_ones_weigh_nothing():
+    found = analyses.bound(two_by_two(right=0.5, weight=0.5, weight_right=0.5, right_together=0.4))
+    assert found.modules == 1.5
+    assert found.alpha == np.inf
+    assert found.least == pytest.approx(0.5 / (0.5 + 0.5 / 1.5))
+    assert analyses.bound(two_by_two(right=1.0, weight=0.5, weight_right=0.5)) is None
+    assert analyses.bound(two_by_two(weight=0.5)) is None
+    assert analyses.bound(two_by_two(right=0.5, weight=0.5, weight_right=0.5).of(0)).modules == 1
+
+
 # --- a real run
 
 
@@ -88,3 +133,61 @@ def test_predictions_are_the_mixtures(run):
         dataset = run.simulation.task.dataset
         right = run.predict(client, dataset.inputs[own.test]).argmax(1) == dataset.labels[own.test]
         assert right.mean() == pytest.approx(run.figures["last"].clients[client])
+
+
+def test_modules_in_the_place_of_a_clients_own(run):
+    pool, task = analyses.pool_use(run.simulation), run.simulation.task
+    assert pool.has.tolist() == [[True, False, True, True], [True] * 4, *[[True, False, True, True]] * 2]
+    np.testing.assert_allclose(np.diag(pool.right), run.before.figures["last"].clients)
+    assert np.nanmax(pool.samples, axis=1).tolist() == [12] * 4
+    pooled, method = run.simulation.server, run.simulation.method
+    for client, own in enumerate(task.clients):
+        model = Model(method.parts(run.simulation.specs[client]))
+        model.load_state_dict(run.clients[client])
+        images = scaled(torch.from_numpy(task.dataset.inputs[own.test]), torch.float32)
+        with torch.no_grad():
+            features = model.eval().extractor(images)
+            scores = model.gate.scores(features)
+        weights = scores[:, pool.has[client]].softmax(1)
+        for place, module in enumerate(np.flatnonzero(pool.has[client])):
+            weight, bias = pooled["pool.weight"][module], pooled["pool.bias"][module]
+            if module == client:
+                weight, bias = model.head.weight, model.head.bias
+            right = (features @ weight.T + bias).argmax(1).numpy() == task.dataset.labels[own.test]
+            assert pool.right[client, module] == pytest.approx(right.mean())
+            if pool.removed[client, module] == 0:
+                assert pool.weight[client, module] == pytest.approx(weights[:, place].mean().item(), abs=1e-5)
+
+
+def test_of_the_others_modules_a_part_is_removed(run, monkeypatch):
+    simulation = run.simulation
+    pool, method = analyses.pool_use(simulation), simulation.method
+    assert not np.nansum(pool.removed)  # a fifth of three is none
+    monkeypatch.setattr(
+        simulation, "method", type(method)(method.train, method.options.model_dump() | {"denoise": 0.5})
+    )
+    halved = analyses.pool_use(simulation)
+    assert np.nansum(halved.removed, axis=1).tolist() == pytest.approx([1, 1, 1, 1])
+    assert not np.diag(halved.removed).any()
+    kept = halved.removed == 0
+    np.testing.assert_allclose(halved.weight[kept], pool.weight[kept])
+
+
+def test_a_pool_is_read_as_it_was_written(run, tmp_path):
+    assert Pool.load(None, 4) is None
+    assert Pool.load(tmp_path, 4) is None
+    pool = analyses.pool_use(run.simulation)
+    pool.save(tmp_path / POOL)
+    assert len((tmp_path / POOL).read_text().splitlines()) == 1 + 3 * 3 + 4
+    found = Pool.load(tmp_path, 4)
+    for field in fields(Pool):
+        np.testing.assert_allclose(getattr(found, field.name), getattr(pool, field.name), rtol=1e-5)
+    (tmp_path / POOL).write_text("client,module\n0,0\n")
+    with pytest.raises(SavedStateError, match="make it again: fedexperts analyse pool"):
+        Pool.load(tmp_path, 4)
+
+
+def test_a_method_without_a_pool_is_named(run):
+    other = fedexperts.run("fedavg", run.simulation.task, rounds=1, device="cpu")
+    with pytest.raises(MethodError, match="FedAvg \\(fedavg\\) pools no modules"):
+        analyses.pool_use(other.simulation)

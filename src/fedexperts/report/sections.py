@@ -51,6 +51,7 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
     )
     for run in runs:
         yield from pool_sections.mixture(run.record, name=run.name)
+        yield from pool_sections.pool(run.record, name=run.name)
         yield from gates(run.record, name=run.name)
         yield from peer_sections.experts(run.record, name=run.name)
         yield from peer_sections.matrix(run.record, name=run.name)

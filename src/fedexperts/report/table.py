@@ -128,6 +128,11 @@ def over_seeds(fractions: Sequence[float]) -> str:
     return percent(mean(fractions)) + (f" ± {percent(stdev(fractions))}" if len(fractions) > 1 else "")
 
 
+def rough(share: float) -> str:
+    """In whole percent, as in a sentence."""
+    return f"{100 * share:.0f} %"
+
+
 def prefix_for(largest: float, prefixes: str) -> str:
     """The first unit in which the largest value has at most four digits before the point."""
     return next((prefix for prefix in prefixes if largest < 1e4 * PREFIXES[prefix]), prefixes[-1])
