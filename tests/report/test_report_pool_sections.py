@@ -10,6 +10,7 @@ from fedexperts.analyses import POOL, Pool
 from fedexperts.measure import Record
 from fedexperts.report import pool_sections
 from fedexperts.report.page import write_analysis, write_page
+from fedexperts.report.runs import run_names
 from fedexperts.report.verdict import mixture_verdict
 
 COUNTS = np.array([[9, 0, 0], [9, 0, 0], [0, 9, 0]])
@@ -167,3 +168,16 @@ def test_the_report_shows_what_was_asked_and_hostile_names_are_text(asked, tmp_p
     assert not any("<a" in str(section.figure) for section in found)
     page = write_analysis([record], found, tmp_path).read_text(encoding="utf-8")
     assert "<a href" not in page[page.index("<body>") :]
+
+
+def test_runs_are_told_apart_by_how_the_run_before_was_made_or_by_its_folder(make_record):
+    inside = [{"base": "fedper", "pretraining": {"rounds": 5, "lr": lr}} for lr in (0.1, 0.2)]
+    assert run_names([make_record("pm-moe", title="PM-MoE", options=options) for options in inside]) == [
+        "PM-MoE (pretraining lr 0.1)",
+        "PM-MoE (pretraining lr 0.2)",
+    ]
+    folders = [{"base": base, "from_": f"/there/{base}", "pretraining": {"x": base}} for base in ("dbe", "gpfl")]
+    assert run_names([make_record("pm-moe", title="PM-MoE", options=options) for options in folders]) == [
+        "PM-MoE (base dbe, from dbe)",
+        "PM-MoE (base gpfl, from gpfl)",
+    ]

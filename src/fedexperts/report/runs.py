@@ -177,8 +177,11 @@ def run_names(records: Sequence[Record], ignored: Container[str] = ()) -> list[s
 
 
 def _flat(record: Record, ignored: Container[str]) -> dict[str, Any]:
-    values = record.settings.model_dump()
+    values, begins_with = record.settings.model_dump(), record.settings.begins_with
     values |= values.pop("options")
-    for name, folder in record.settings.begins_with.items():  # every seed begins with another run
+    for table in [name for name, value in values.items() if isinstance(value, dict)]:
+        inner = values.pop(table)  # how a run was made that this one begins with; if it has a folder, that says it
+        values |= {} if begins_with else {f"{table} {name}": value for name, value in inner.items()}
+    for name, folder in begins_with.items():  # every seed begins with another run
         values[name] = None if "seed" in ignored else folder.name
-    return {key: value for key, value in values.items() if value is not None and key not in ignored}
+    return {key.rstrip("_"): value for key, value in values.items() if value is not None and key not in ignored}
