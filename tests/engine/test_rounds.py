@@ -172,6 +172,14 @@ def test_bfloat16_stays_near_float32(executor: str) -> None:
     assert 0 < apart.norm() < 0.05 * moved.norm()
 
 
+@pytest.mark.parametrize("executor", ["loop", "stacked"])
+def test_what_is_collected_with_bfloat16_has_the_precision_of_the_models(executor: str) -> None:
+    exact = finished("fedproto", TASK, precision="float32", executor=executor).server["prototypes.means"]
+    rough = finished("fedproto", TASK, precision="bfloat16", executor=executor).server["prototypes.means"]
+    assert rough.dtype == torch.float32
+    assert 0 < (rough - exact).norm() < 0.05 * exact.norm()
+
+
 def test_evaluation_counts_what_each_client_gets_right() -> None:
     simulation = finished("standalone", TASK, rounds=6)
     for result in simulation.evaluate():

@@ -198,7 +198,7 @@ class Simulation:
         own = [self._data_at(now.number)[client.id].train for client in job.cohort.clients]
         index = self._to_device(_padded(own))
         job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)))
-        rows = self.executor.map([job.collected])[0]
+        rows = self.executor.map([job.collected])[0].to(self.data.dtype)  # which products in bfloat16 need not have
         labels = self._to_device(_padded([self.task.dataset.labels[samples] for samples in own], fill=-1))
         belongs = (labels[..., None] == torch.arange(self.task.dataset.classes, device=self.device)).to(rows)
         counts = belongs.sum(1)

@@ -16,7 +16,7 @@ MODEL = {"body": ("extractor",), "head": ("head",), "full": ("extractor", "head"
 class FedBABU(Method):
     """Clients train the body, under a head that is as it was drawn, and the server averages the bodies (Algorithm 1).
 
-    The head is drawn from the run's seed, the same on every client, so it needs not be sent, not even once.
+    The head is drawn from the run's seed, the same on every client, so it need not be sent, not even once.
 
     The last round is the fine-tuning, by all clients, sampled or not: each gets the last body, trains as the options
     say, replies nothing, and uses what it has then. Evaluations before it are of the shared body under the fixed head.

@@ -26,10 +26,10 @@ class Generator(nn.Sequential):
 
 
 class FedGen(Method):
-    """The server's G_w learns by CE(σ(1/K Σ_k g(z; θ_k)), y), z ~ G_w(·|y), y ~ p̂ (Eq. 4): g are the heads that came,
+    """The server's G_w learns by CE(σ(1/K Σ_k g(z; θ_k)), y), z ~ G_w(·|y), y ~ p̂: g are the heads that came,
     p̂ the shares of the classes in the label counts that came with them. Clients learn by
 
-    L = CE on their data + α·CE(g(z; θ), y), z and y as above (Eq. 5). Extractor and head are averaged by samples.
+    L = CE on their data + α·CE(g(z; θ), y), z and y as above. Extractor and head are averaged by samples.
 
     The paper sends G_w, and a client draws from it in every step. Here the server draws once a round, and sends a block
     of features and classes that all clients use in all their steps: about as many bytes, and a larger sample. Heads are

@@ -16,7 +16,7 @@ from fedexperts.task import ClientSpec
 
 
 class Moon(Method):
-    """L = CE + μ·ℓ_con, ℓ_con = −log( e^{sim(z, z_glob)/τ} / (e^{sim(z, z_glob)/τ} + e^{sim(z, z_prev)/τ}) ) (Eq. 3-4).
+    """L = CE + μ·ℓ_con, ℓ_con = −log( e^{sim(z, z_glob)/τ} / (e^{sim(z, z_glob)/τ} + e^{sim(z, z_prev)/τ}) ).
 
     z are the extractor's features, z_glob those of the extractor that the server sent, z_prev those of the one that the
     client had at the end of its last round; sim is the cosine. In a client's first round that is the first global one,

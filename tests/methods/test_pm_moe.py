@@ -1,0 +1,239 @@
+"""What makes PM-MoE itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support import assert_same_bits, finished, make_simulation, make_task, make_text_task, states
+
+import fedexperts
+import fedexperts.methods
+from fedexperts.api import load, resume, settings_for
+from fedexperts.engine import Observer, Simulation
+from fedexperts.errors import MethodError, SavedStateError, SettingsError
+from fedexperts.measure import History
+from fedexperts.methods import Channel, Message, Model, registry, select
+from fedexperts.methods.pm_moe import PMMoE
+from fedexperts.task import ClientSpec
+
+TASK = make_task("cnn5")
+CLIENTS = len(TASK.clients)
+BASES = [kind.name for kind in registry().values() if kind.personal]
+QUICK = {"rounds": 2, "gate_epochs": 2, "batch_size": 16, "lr": 0.05, "device": "cpu", "executor": "loop"}
+POOL, WIDTH, SAMPLES = 5, 500, 7
+
+
+def made(**options: object) -> tuple[PMMoE, Model, torch.Tensor, dict[str, torch.Tensor]]:
+    """Client 1 of five with a pool of heads, and some features."""
+    torch.manual_seed(0)
+    method = PMMoE(options=options)
+    model = Model(method.parts(ClientSpec(id=1, model="cnn5", shape=(1, 8, 8), classes=4, samples=9, clients=POOL)))
+    pool = {"pool.weight": torch.randn(POOL, 4, WIDTH), "pool.bias": torch.randn(POOL, 4)}
+    pool["pool.weight"][1], pool["pool.bias"][1] = model.head.weight.detach(), model.head.bias.detach()
+    return method, model.eval(), torch.randn(SAMPLES, WIDTH), pool | {"present.modules": torch.ones(POOL).bool()}
+
+
+def by_hand(method: PMMoE, model: Model, z: torch.Tensor, pool: dict[str, torch.Tensor], sample: int) -> torch.Tensor:
+    """Σ α^k h^k of one sample, step by step as Section 3 says it."""
+    each = [pool["pool.weight"][k] @ z[sample] + pool["pool.bias"][k] for k in range(POOL)]
+    alpha = model.gate.scores(z)[sample].softmax(0)
+    confidence = {}
+    for k in range(POOL):
+        v = each[k] * each[1] / (each[k].norm() * each[1].norm())
+        confidence[k] = v.exp().sum().log()
+    noise = sorted((k for k in range(POOL) if k != 1), key=lambda k: confidence[k])[: int(method.options.denoise * 4)]
+    left = sorted((k for k in range(POOL) if k not in noise), key=lambda k: -alpha[k])[: method.options.top]
+    total = sum(alpha[k] for k in left) if method.options.renormalise else 1
+    return sum(alpha[k] / total * each[k] for k in left)
+
+
+@pytest.mark.parametrize("denoise", [0.0, 0.25, 0.6])
+@pytest.mark.parametrize("top", [None, 1, 3])
+@pytest.mark.parametrize("renormalise", [False, True])
+def test_the_mixture_is_that_of_the_equations(denoise: float, top: int | None, renormalise: bool) -> None:
+    method, model, z, pool = made(denoise=denoise, renormalise=renormalise, **({"top": top} if top else {}))
+    answers = method.answers(model, z, pool)
+    mixed = torch.einsum("mb,mbc->bc", answers.weights, answers.each)
+    for sample in range(SAMPLES):
+        torch.testing.assert_close(mixed[sample], by_hand(method, model, z, pool, sample))
+    assert (answers.removed.sum(0) == int(denoise * (POOL - 1))).all()
+    assert not answers.removed[1].any(), "the own module is never removed"
+
+
+def test_a_gate_that_trusts_the_own_module_is_the_base() -> None:
+    method, model, _, pool = made()
+    with torch.no_grad():
+        model.gate.scores[-1].bias[1] = 1e4
+    x = torch.randn(SAMPLES, 1, 8, 8)
+    torch.testing.assert_close(method.mixture(model, x, pool), method.base.predict(model, x, {}))
+
+
+class Messages(Observer):
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, Channel, int, Message]] = []
+
+    def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
+        self.seen.append((round_number, channel, client, message))
+
+
+def begun(base: str, watch: tuple[Observer, ...] = (), task: fedexperts.Task = TASK, **options: object) -> Simulation:
+    """A second phase after two rounds of the base."""
+    first = finished(base, task, rounds=2, participation=1.0)
+    second = make_simulation(
+        "pm-moe", task, rounds=3, participation=1.0, observers=watch, options={"base": base, **options}
+    )
+    second.begin(first)
+    return second
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_nothing_but_the_gate_moves(base: str) -> None:
+    second = begun(base)
+    before = [second.client_state(client) for client in range(CLIENTS)]
+    second.run()
+    for client in range(CLIENTS):
+        after = second.client_state(client)
+        theirs = set(second.method.base.owners)  # type: ignore[attr-defined]
+        assert_same_bits(select(after, theirs), select(before[client], theirs))
+        assert any(not torch.equal(after[n], before[client][n]) for n in after if n.startswith("gate.scores."))
+
+
+@pytest.mark.parametrize("base", ["fedbabu", "gpfl", "fedcp", "dbe"])
+def test_the_first_round_is_the_base_as_it_was_left(base: str) -> None:
+    first = finished(base, TASK, rounds=2, participation=1.0)
+    second = make_simulation("pm-moe", TASK, rounds=3, participation=1.0, options={"base": base})
+    second.begin(first)
+    second.step()
+    assert second.evaluate() == first.evaluate()
+    second.step()
+    assert any((second.client_state(client)["gate.learned"]) for client in range(CLIENTS))
+
+
+def test_modules_go_up_once_and_the_pool_comes_down_once_as_one_for_all() -> None:
+    messages = Messages()
+    second = begun("fedper", (messages,))
+    second.run()
+    head = 4 * (500 + 1)
+    ups = [(r, c, m.parameters) for r, channel, c, m in messages.seen if channel is Channel.UP and m.tensors]
+    assert sorted(ups) == [(1, client, head) for client in range(CLIENTS)]
+    downs = [(r, m) for r, channel, _, m in messages.seen if channel is Channel.DOWN]
+    assert [r for r, _ in downs] == [2] * CLIENTS
+    assert {m.parameters for _, m in downs} == {CLIENTS * head + CLIENTS}
+    assert len({m.tensors["pool.weight"].data_ptr() for _, m in downs}) == 1, "one pool, not a copy for each"
+    later = second.method.send(second.server, second.specs[0].public, second._round(3))
+    assert not later.tensors
+    assert later.known["pool.weight"] is second.server["pool.weight"]
+
+
+def test_a_module_that_is_kept_out_is_nobodys_but_its_owners() -> None:
+    messages = Messages()
+    second = begun("fedper", (messages,), keep_out=[2])
+    second.run()
+    assert 2 not in {c for _, channel, c, m in messages.seen if channel is Channel.UP and m.tensors}
+    assert not second.server["pool.weight"][2].any()
+    assert second.server["present.modules"].tolist() == [client != 2 for client in range(CLIENTS)]
+    method = second.method
+    assert isinstance(method, PMMoE)
+    for client in (0, 2):
+        model = Model(method.parts(second.specs[client])).double().eval()
+        model.load_state_dict(second.client_state(client))
+        z = torch.randn(5, 500, dtype=torch.float64)
+        weights = method.answers(model, z, method.heard(second.message_for(client))).weights
+        assert (weights[2] > 0).all() == (client == 2), "its own client uses it, no other does"
+        assert (weights > 0).sum() >= 4
+
+
+def test_a_pool_needs_somebody() -> None:
+    with pytest.raises(MethodError, match="no client gives its module"):
+        begun("fedper", keep_out=list(range(CLIENTS))).step()
+
+
+def test_words_are_seen_through_the_own_extractor() -> None:
+    texts = make_text_task("fasttext")
+    second = begun("lg-fedavg", task=texts)
+    assert second.client_state(0)["gate.scores.1.weight"].shape == (128, 32)
+    second.run()
+
+
+def test_a_tenth_base_needs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tenth.py").write_text(
+        "from fedexperts.methods.fedper import FedPer\n"
+        "class Tenth(FedPer):\n"
+        "    name = 'tenth'\n"
+        "    personal = 'head'\n"
+        "    def predict(self, model, x, received):\n"
+        "        return 2 * model.head(model.extractor(x).relu())\n"
+    )
+    monkeypatch.setattr(fedexperts.methods, "__path__", [*fedexperts.methods.__path__, str(tmp_path)])
+    registry.cache_clear()
+    try:
+        second = begun("tenth")
+        second.run()
+        assert second.server["pool.weight"].shape == (CLIENTS, 4, 500)
+    finally:
+        registry.cache_clear()
+
+
+# --- two phases, from the outside
+
+
+def test_both_phases_in_one_run_equal_two_runs(tmp_path: Path) -> None:
+    at_once = fedexperts.run("pm-moe", TASK, base="fedrep", head_epochs=1, out=tmp_path / "both", **QUICK)
+    assert at_once.before is not None
+    assert at_once.before.settings.method == "fedrep"
+    assert (at_once.before.settings.rounds, at_once.record.settings.rounds) == (2, 3)
+    assert at_once.before.settings.options == {"head_epochs": 1}
+    settings = {name: value for name, value in QUICK.items() if name != "gate_epochs"}
+    fedexperts.run("fedrep", TASK, head_epochs=1, out=tmp_path / "first", **settings)
+    values = settings_for("pm-moe", {"from": tmp_path / "first", "gate_epochs": 2, "device": "cpu", "executor": "loop"})
+    second = fedexperts.api.execute(values, TASK)
+    assert_same_bits(states(second.simulation), states(at_once.simulation))
+    assert second.record.rows == at_once.record.rows
+    loaded = load(tmp_path / "both", task=TASK)
+    assert loaded.before is not None
+    assert loaded.before.rows == at_once.before.rows
+
+
+@pytest.mark.parametrize("when", [("fedper", 1), ("pm-moe", 2)])
+def test_a_run_stopped_in_either_phase_goes_on(tmp_path: Path, when: tuple[str, int]) -> None:
+    values = QUICK | {"base": "fedper", "checkpoint_every": 1}
+    whole = fedexperts.run("pm-moe", TASK, out=tmp_path / "whole", **values)
+
+    class Stop(Observer):
+        method = ""
+
+        def started(self, simulation: Simulation) -> None:
+            self.method = simulation.method.name
+
+        def ended(self, round_number: int, losses: object) -> None:
+            if (self.method, round_number) == when:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fedexperts.run("pm-moe", TASK, out=tmp_path / "cut", observers=[Stop()], **values)
+    again = resume(tmp_path / "cut", task=TASK)
+    assert_same_bits(states(again.simulation), states(whole.simulation))
+    assert again.before is not None
+    assert again.record.rows == whole.record.rows
+
+
+def test_what_cannot_be_a_second_phase_is_said(tmp_path: Path) -> None:
+    with pytest.raises(MethodError, match="'fedavg' names no personal module that pm-moe could pool; these do: dbe, "):
+        settings_for("pm-moe", {"base": "fedavg"})
+    fedexperts.run("fedper", make_task(), out=tmp_path / "run", rounds=1, device="cpu")
+    with pytest.raises(SettingsError, match="rounds: the first phase is over"):
+        settings_for("pm-moe", {"from": tmp_path / "run", "rounds": 3})
+    with pytest.raises(SettingsError, match="clients: not as in"):
+        settings_for("pm-moe", {"from": tmp_path / "run", "clients": 3})
+    other = make_simulation("pm-moe", make_task("cnn5", (20, 20, 20)), rounds=2)
+    with pytest.raises(SavedStateError, match="has other data, or another split"):
+        other.begin(finished("fedper", TASK, rounds=1))
+    with pytest.raises(SavedStateError, match=r"client 0 cannot go on .* personal_head.bias.* would not fit"):
+        make_simulation("pm-moe", TASK, rounds=2, options={"base": "dbe"}).begin(finished("fedrod", TASK, rounds=1))
+
+
+def test_the_history_has_the_base_in_its_first_row() -> None:
+    history = History(None)
+    second = begun("fedper", (history,))
+    second.run()
+    assert {row["round"] for row in history.rows} == {1, 2, 3}
