@@ -89,6 +89,29 @@ def test_where_a_run_is_computed_does_not_make_it_another(task: fedexperts.Task,
         run_or_resume(settings.model_copy(update={"rounds": 4}), tmp_path / "run", task)
 
 
+def test_a_run_from_before_an_option_was_there_is_as_if_it_had_its_default(
+    task: fedexperts.Task, tmp_path: Path
+) -> None:
+    class Stop(Observer):
+        def ended(self, round_number: int, losses: object) -> None:
+            if round_number == 2:
+                raise KeyboardInterrupt
+
+    settings = settings_for("fml", task.settings.model_dump() | QUICK | {"checkpoint_every": 1})
+    with pytest.raises(KeyboardInterrupt):
+        run_or_resume(settings, tmp_path / "run", task, [Stop()])
+    for file in ("settings.toml", "state/checkpoint.json"):
+        path = tmp_path / "run" / file
+        text = path.read_text()
+        assert "alpha_local" in text
+        path.write_text(text.replace("alpha_local = 0.5\n", "").replace('"alpha_local": 0.5, ', ""))
+        assert "alpha_local" not in path.read_text()
+    run_or_resume(settings, tmp_path / "run", task)
+    other = settings.model_copy(update={"options": settings.options | {"alpha_local": 0.4}})
+    with pytest.raises(SavedStateError, match=r"other settings \(options\)"):
+        run_or_resume(other, tmp_path / "run", task)
+
+
 def test_a_diverged_run_is_not_trained_again(task: fedexperts.Task, tmp_path: Path) -> None:
     settings = settings_for("standalone", task.settings.model_dump() | QUICK | {"lr": 1e8})
     with pytest.raises(DivergedError, match="the loss of client") as first:

@@ -33,6 +33,16 @@ def test_run_then_report(cli: Cli) -> None:
     assert Path("page.html").stat().st_size > 100_000
 
 
+def test_a_run_that_goes_on_from_another_says_what_it_gains(cli: Cli) -> None:
+    code, out, _ = cli("run", "pm-moe", *QUICK, "--gate-epochs", 2, "--out", "mine")
+    assert code == 0
+    assert "FedPer alone: " in out[out.index("selected = ") :]
+    assert out.count("\nFedPer ") == 2  # in the table and below it
+    assert "FedPer alone: " in cli("resume", "mine")[1]
+    code, out, _ = cli("report", "mine", "mine/before")
+    assert (code, out.count("FedPer alone: ")) == (0, 1)
+
+
 def test_runs_get_folders_of_their_own(cli: Cli) -> None:
     assert cli("run", "standalone", *QUICK)[0] == 0
     assert cli("run", "standalone", *QUICK)[0] == 0

@@ -13,12 +13,13 @@ QUICK = {"rounds": 2, "batch_size": 32, "device": "cpu"}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FedMoE and Standalone on one task, FedMoE again with another learning rate of its gate, and FedMoE-DA."""
+    """FedMoE, Standalone and PM-MoE on one task, FedMoE again with another rate of its gate, and FedMoE-DA."""
     folder = tmp_path_factory.mktemp("runs")
     task = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60)
     fedexperts.run("fedmoe", task, out=folder / "fedmoe", gate_width=4, gate_lr=0.1, **QUICK)
     fedexperts.run("standalone", task, out=folder / "standalone", **QUICK)
     fedexperts.run("fedmoe", task, out=folder / "slow", gate_width=4, gate_lr=0.01, **QUICK)
+    fedexperts.run("pm-moe", task, out=folder / "pm", gate_epochs=2, **QUICK)
     peers = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60, model="cnn-da")
     fedexperts.run("fedmoe-da", peers, out=folder / "da", experts=3, asked=2, **QUICK)
     (folder / "empty").mkdir()
@@ -46,6 +47,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("experts", "da", "--clients", "2,0"), "page: experts.html"),
         (("peers", "da", "--edges", 2), "fetches between"),
         (("traffic", "da", "standalone"), ": 0 MB through the server, 0 MB between"),
+        (("mixture", "pm", "standalone"), "The mixture for all clients: "),
+        (("pool", "pm", "standalone"), "A client's own module has on average "),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
@@ -87,6 +90,16 @@ def test_the_report_shows_experts_and_peers(cli: Cli, runs: Path) -> None:
     assert not (runs / "standalone" / "matrix.csv").exists()
 
 
+def test_the_report_shows_the_pool(cli: Cli, runs: Path) -> None:
+    assert cli("analyse", "pool", runs / "pm", runs / "standalone")[0] == 0
+    assert len((runs / "pm" / "pool.csv").read_text().splitlines()) == 1 + 3 * 3
+    assert not (runs / "standalone" / "pool.csv").exists()
+    assert cli("report", runs / "pm")[0] == 0
+    page = Path("report.html").read_text(encoding="utf-8")
+    for heading in ("To use the mixture or not", "Who gains by the mixture", "Whose modules are used", "What is taken"):
+        assert heading in page
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -98,7 +111,7 @@ def test_the_report_shows_experts_and_peers(cli: Cli, runs: Path) -> None:
         (("tsne", "fedmoe", "--samples", "0"), "--samples"),
         (("tsne", "fedmoe", "--samples", "1"), "t-SNE needs at least 4 samples"),
         (("clients", "fedmoe"), "Missing argument 'other'"),
-        (("clients", ".", "standalone"), "these folders hold 5; name the runs"),
+        (("clients", ".", "standalone"), "these folders hold 6; name the runs"),
         (("cost", "nothing"), "there is no run folder nothing"),
         (("cost", "empty"), "is not a run folder"),
         (("cost", "fedmoe", "--target", "101"), "--target"),
@@ -109,6 +122,8 @@ def test_the_report_shows_experts_and_peers(cli: Cli, runs: Path) -> None:
         (("matrix", "fedmoe"), "FedMoE (fedmoe): no expert is mixed of others' there"),
         (("peers", "fedmoe"), "FedMoE (fedmoe): no client has fetched anything from another there (no fetches.csv)"),
         (("peers", "da", "--edges", "0"), "--edges"),
+        (("mixture", "fedmoe"), "FedMoE (fedmoe): no modules are pooled there"),
+        (("pool", "fedmoe"), "FedMoE (fedmoe): no modules are pooled there"),
         (("weather", "fedmoe"), "weather"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -124,7 +139,8 @@ def test_wrong_input(cli: Cli, runs: Path, words: tuple[str, ...], says: str) ->
 
 def test_every_kind_has_an_example(cli: Cli) -> None:
     for kind in (
-        "clients", "cost", "sweep", "convergence", "gates", "tsne", "experts", "matrix", "peers", "traffic"
+        "clients", "cost", "sweep", "convergence", "gates", "tsne", "experts", "matrix", "peers", "traffic", "mixture",
+        "pool",
     ):  # fmt: skip
         code, out, _ = cli("analyse", kind, "--help")
         assert code == 0

@@ -244,6 +244,8 @@ def finished(settings: Settings, folder: Path) -> Record | None:
     if not (folder / SETTINGS).exists():
         return None
     found, asked = Settings.saved(folder / SETTINGS).defining(), settings.defining()
+    if found["method"] == settings.method:
+        found["options"] = method_class(settings.method).completed(found["options"])
     if differing := sorted(name for name in asked if found[name] != asked[name]):
         raise SavedStateError(
             f"{folder} holds a run with other settings ({', '.join(differing)}); choose another --out"

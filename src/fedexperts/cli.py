@@ -3,19 +3,22 @@
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
-from fedexperts.cli_experts import analyse
+from fedexperts.cli_pool import analyse
 from fedexperts.config import EngineSettings, Frozen, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.terminal import console, run_folders
+
+if TYPE_CHECKING:
+    from fedexperts.measure import Record
 
 app = typer.Typer(
     name="fedexperts",
@@ -101,6 +104,16 @@ def _no_more(words: list[str]) -> dict[str, str]:
     return own
 
 
+def _show(records: "Sequence[Record]") -> None:
+    """The runs' table, and what cannot stand in it."""
+    from fedexperts.report.table import comparison_table
+    from fedexperts.report.verdict import mixture_verdict
+
+    console.print(comparison_table(records))
+    for said in filter(None, map(mixture_verdict, records)):
+        console.print(said, highlight=False, markup=False)
+
+
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings, TrainSettings, EngineSettings)
 def run(
@@ -117,13 +130,12 @@ def run(
     """
     from fedexperts import api
     from fedexperts.report.progress import ProgressDisplay
-    from fedexperts.report.table import comparison_table
 
     settings = api.settings_for(method, _values(config, values, _no_more(context.args)))
     folder = out or RUNS / f"{method}-{settings.data}"
     with _continues() as stops, ProgressDisplay(console) as progress:
         result = api.execute(settings, None, folder, [progress, stops], numbered=out is None)
-    console.print(comparison_table([*filter(None, [result.before]), result.record]))
+    _show([*filter(None, [result.before]), result.record])
     console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
 
@@ -146,7 +158,6 @@ def compare(
     from fedexperts.methods import method_class, registry
     from fedexperts.report.page import write_page
     from fedexperts.report.progress import ProgressDisplay
-    from fedexperts.report.table import comparison_table
     from fedexperts.task import Task
 
     names, own = _split(methods, registry())
@@ -167,7 +178,7 @@ def compare(
     with _continues(f"the same command with --out {folder}") as stops, ProgressDisplay(console) as progress:
         records = [api.run_or_resume(plan, folder / plan.method, task, [progress, stops]) for plan in plans]
     page = write_page(records, folder / "report.html")
-    console.print(comparison_table(records))
+    _show(records)
     console.print(f"runs: {folder}\npage: {page}")
 
 
@@ -244,11 +255,10 @@ def resume(
     """Continue an interrupted run; it ends in exactly the state that it would have had without the break."""
     from fedexperts import api
     from fedexperts.report.progress import ProgressDisplay
-    from fedexperts.report.table import comparison_table
 
     with _continues() as stops, ProgressDisplay(console) as progress:
-        record = api.resume(folder, [progress, stops], data_dir).record
-    console.print(comparison_table([record]))
+        result = api.resume(folder, [progress, stops], data_dir)
+    _show([*filter(None, [result.before]), result.record])
     console.print(f"run:  {folder}\npage: fedexperts report {folder}")
 
 
@@ -260,11 +270,10 @@ def report(
     """Write one page about one or several finished runs (or folders that `compare` made), and print their table."""
     from fedexperts.measure import Record
     from fedexperts.report.page import write_page
-    from fedexperts.report.table import comparison_table
 
     records = [Record.load(folder) for folder in run_folders(runs)]
     page = write_page(records, out)
-    console.print(comparison_table(records))
+    _show(records)
     console.print(f"page: {page}")
 
 

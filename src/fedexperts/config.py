@@ -179,8 +179,17 @@ class Settings(TaskSettings, TrainSettings, EngineSettings):
         """The settings of one kind (`TaskSettings`, `TrainSettings`, `EngineSettings`) out of all."""
         return kind(**{name: getattr(self, name) for name in kind.model_fields})
 
+    @property
+    def begins_with(self) -> dict[str, Path]:
+        """Those of the method's own settings that name a folder: of a run that this one begins with."""
+        folders = {name: Path(value) for name, value in self.options.items() if isinstance(value, str)}
+        return {name: folder for name, folder in folders.items() if folder.is_absolute()}
+
     def defining(self) -> dict[str, Any]:
-        """What makes the run this run; the rest says only where and how it is computed."""
+        """What makes the run this run; the rest says only where and how it is computed.
+
+        A run that this one begins with counts by its folder's name: that may lie elsewhere.
+        """
         free = {
             "data_dir",
             "download",
@@ -192,7 +201,9 @@ class Settings(TaskSettings, TrainSettings, EngineSettings):
             "store",
             "checkpoint_every",
         }
-        return self.model_dump(mode="json", exclude=free)
+        values = self.model_dump(mode="json", exclude=free)
+        values["options"] |= {name: folder.name for name, folder in self.begins_with.items()}
+        return values
 
     def to_toml(self) -> str:
         """The text that `from_toml` reads back to the same settings."""

@@ -126,8 +126,17 @@ def test_own_extractor_in_evaluation() -> None:
 
 
 def test_experts_of_different_width_are_refused_with_the_client() -> None:
-    with pytest.raises(MethodError, match=r"client 0's cnn-pm ends in 512 features and cnn5 in 500"):
+    with pytest.raises(MethodError, match=r"client 0's cnn-pm ends in 512 features and the shared cnn5 in 500"):
         make_simulation("fedmoe", make_task("cnn-pm,cnn5"))
+
+
+def test_the_global_experts_model_is_a_choice() -> None:
+    simulation = finished("fedmoe", make_task("cnn-da"), options={"shared_model": "cnn-da"}, rounds=1)
+    assert simulation.server["global_expert.fc1.weight"].shape == (120, 64)
+    own = simulation.client_state(0)
+    assert own["local_expert.fc1.weight"].shape == own["global_expert.fc1.weight"].shape
+    with pytest.raises(SettingsError, match="unknown model 'cnn-dd'; did you mean 'cnn-da'"):
+        FedMoE(options={"shared_model": "cnn-dd"})
 
 
 def test_options_are_checked() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from support import assert_close, finished, make_simulation, make_task, states
+from support import assert_close, assert_same_bits, finished, make_simulation, make_task, states
 from torch.nn import functional as F
 
 from fedexperts.engine import Observer, Simulation
 from fedexperts.errors import MethodError, SettingsError
 from fedexperts.measure import History
-from fedexperts.methods import Channel, Message, Model, Reply, Round, Trained, Want
+from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, Trained, Want
 from fedexperts.methods.fedmoe_da import FedMoEDA
 from fedexperts.models import BlockExperts
 from fedexperts.task import ClientSpec
@@ -279,3 +279,111 @@ def test_a_pre_trained_embedding_comes_from_somewhere(pretrained: Path, tmp_path
 def test_more_experts_for_a_sample_than_there_are_is_an_error() -> None:
     with pytest.raises(MethodError, match="client 0 has 2 experts, but a sample uses top = 3"):
         make_simulation("fedmoe-da", TASK, options={"experts": 2, "top": 3})
+
+
+# --- experts of different shapes
+
+MIXED = make_task("cnn5,cnn3")
+DISTIL = {"mixing": "distil", "experts": (2, 3), "asked": 3}
+
+
+@pytest.fixture(scope="module")
+def distilled() -> Simulation:
+    return finished("fedmoe-da", MIXED, rounds=4, options=DISTIL, participation=0.8)
+
+
+def test_experts_of_different_shapes_have_one_embedding_and_each_its_own_shape(distilled: Simulation) -> None:
+    assert not distilled.note  # nobody has to run another model
+    shapes = [distilled.client_state(k)["experts.0.fc1.weight"].shape for k in range(6)]
+    assert shapes == [(500, 128), (1000, 128)] * 3
+    embeddings = [distilled.client_state(k)["embedding.conv1.weight"] for k in range(6)]
+    assert all(torch.equal(embeddings[0], other) for other in embeddings)
+    averaging = make_simulation("fedmoe-da", MIXED)
+    assert "needs one model for all clients" in averaging.note
+
+
+@pytest.mark.parametrize("values", [{"executor": "stacked"}, {"executor": "workers"}, {"group_size": 1}])
+def test_distilling_together_equals_one_by_one(distilled: Simulation, values: dict[str, object]) -> None:
+    other = finished("fedmoe-da", MIXED, rounds=4, options=DISTIL, participation=0.8, **values)
+    assert_close(states(other), states(distilled))
+
+
+def test_distilling_goes_on_as_if_it_had_never_stopped(distilled: Simulation, tmp_path: Path) -> None:
+    values = {"rounds": 4, "options": DISTIL, "participation": 0.8, "folder": tmp_path, "checkpoint_every": 2}
+    first = make_simulation("fedmoe-da", MIXED, **values)
+    for _ in range(3):
+        first.step()
+        if first.round == 2:
+            first.checkpoint()
+    again = make_simulation("fedmoe-da", MIXED, **values)
+    again.restore()
+    again.run()
+    assert_same_bits(states(again), states(distilled))
+
+
+def asking(weights: list[float]) -> tuple[FedMoEDA, Model, Trained, dict[Want, Message], list[torch.Tensor]]:
+    """A client with two experts of cnn5 that fetches one of cnn3: its state, what it fetches, what that says."""
+    spec = replace(SPEC, model="cnn5", samples=32)
+    method, model = model_of({"experts": 2, "asked": 1, "mixing": "distil", "distil_temperature": 3.0}, spec)
+    other = Model(method.parts(replace(spec, model="cnn3")))
+    own = model.state_dict()
+    own["neighbours.places"] = torch.tensor([[[0, 0], [4, 1]], [[0, 1], [0, 1]]])
+    own["neighbours.weights"] = torch.tensor([weights, [1.0, 0.0]])
+    after = Trained(spec, own, {}, x=X[:32])
+    [want] = method.wants(after, Round(2, 9, seed=0))
+    fetched = {want: method.serve(other.state_dict(), want)}
+    with torch.no_grad():
+        embedded = model.embedding(X[:32])
+        said = [getattr(network.experts, name)(embedded) for network, name in ((model, "0"), (other, "1"))]
+    return method, model, after, fetched, said
+
+
+def test_teachers_are_asked_about_own_samples_and_weighted_as_the_matrix_says() -> None:
+    method, model, after, fetched, (own, others) = asking([0.75, 0.25])
+    adopted = method.adopt(after, fetched, Round(2, 9, seed=0))
+    assert {name.partition(".")[0] for name in adopted} == {"neighbours"}  # no expert is averaged
+    expected = 0.75 * (own / 3).softmax(1) + 0.25 * (others / 3).softmax(1)
+    torch.testing.assert_close(adopted["neighbours.answers"][0], expected)
+    torch.testing.assert_close(adopted["neighbours.samples"], model.embedding(X[:32]))
+    lost = method.adopt(after, {}, Round(2, 9, seed=0))
+    torch.testing.assert_close(lost["neighbours.answers"][0], (own / 3).softmax(1))
+
+
+def test_an_expert_learns_to_agree_with_its_teachers_and_only_where_there_are_any() -> None:
+    method, model, after, fetched, (own, others) = asking([0.4, 0.6])
+    empty = Batch(X[:0], torch.empty(0, dtype=torch.int64))
+    assert method.disagreement(model, empty, {}) == 0  # nothing has been asked yet
+    model.load_state_dict({**after.own, **method.adopt(after, fetched, Round(2, 9, seed=0))})
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    wanted = 0.4 * (own / 3).softmax(1) + 0.6 * (others / 3).softmax(1)
+    apart = 9 * (wanted * (wanted.log() - (own / 3).log_softmax(1))).sum(1).mean()
+    torch.testing.assert_close(method.disagreement(model, empty, {}), apart)
+    optimizer = torch.optim.SGD(model.experts.parameters(), 0.05)
+    for _ in range(20):
+        optimizer.zero_grad()
+        method.disagreement(model, empty, {}).backward()
+        optimizer.step()
+    assert method.disagreement(model, empty, {}) < apart / 4
+    moved = {name for name, tensor in model.state_dict().items() if (tensor - before[name]).abs().max() > 1e-5}
+    assert {name[: len("experts.0")] for name in moved} == {"experts.0"}  # expert 1 has only itself to agree with
+
+
+def test_a_lesson_is_learnt_once_and_the_stage_is_there_when_it_can_be() -> None:
+    method = FedMoEDA(options={"mixing": "distil"})
+    assert [len(method.stages(Round(number, 9, seed=0))) for number in (1, 2, 3, 9)] == [1, 1, 2, 2]
+    simulation = make_simulation("fedmoe-da", MIXED, options=DISTIL, **EVERYBODY)
+    due = []
+    for _ in range(3):
+        simulation.step()
+        due.append(simulation.client_state(0)["neighbours.due"].item())
+    assert due == [0, 1, 1]
+    [after] = [Trained(SPEC, simulation.client_state(0), {})]
+    assert simulation.method.finish(after, Round(4, 9, seed=0))["neighbours.due"] == 0
+
+
+def test_an_expert_of_no_known_model_cannot_be_asked() -> None:
+    method, _, after, fetched, _ = asking([0.5, 0.5])
+    [(want, message)] = fetched.items()
+    odd = {name: tensor[..., :-1] for name, tensor in message.tensors.items()}
+    with pytest.raises(MethodError, match="a fetched expert is of no known model"):
+        method.adopt(after, {want: Message(odd)}, Round(2, 9, seed=0))

@@ -67,7 +67,7 @@ def test_every_client_of_a_shipped_recipe_can_be(name: str, scale: float) -> Non
 def test_cases_of_one_name_are_one_task_in_all_recipes_of_a_paper() -> None:
     found: dict[tuple[str, Path], Settings] = {}
     for name in shipped():
-        for cell in cells(name):
+        for cell in [cell for shown in cells(name) for cell in (shown, *shown.needs)]:
             run = name.partition("/")[0], cell.folder
             assert found.setdefault(run, cell.settings) == cell.settings, f"{name}: {cell.name}"
 
@@ -92,6 +92,19 @@ def test_fedmoe_das_figures_agree_with_what_its_paper_says() -> None:
     assert all(max(published, key=published.get) == "fedmoe-da" for published in table3.values())
     best = [max(published, key=published.get) for published in table2.values()]
     assert best == ["scaffold", "fedrod", "fedrod", "fedmoe-da", "fedmoe-da", "scaffold"]
+
+
+def test_fedjets_and_pre_trained_embeddings_begin_with_the_cases_fedavg() -> None:
+    for name in ("table2", "table3"):
+        begin = [cell for cell in cells(f"fedmoe-da/{name}") if cell.needs]
+        assert {cell.label for cell in begin} == {"fedjets"}
+        assert len(begin) == len(read(f"fedmoe-da/{name}").cases)
+    fresh, frozen, tuned = cells("fedmoe-da/figure5")
+    assert [cell.settings.options["embedding"] for cell in (fresh, frozen, tuned)] == ["fresh", "frozen", "tuned"]
+    assert fresh.folder in {cell.folder for cell in cells("fedmoe-da/table2")}
+    assert frozen.needs == tuned.needs
+    [averaged] = frozen.needs
+    assert averaged.folder in {cell.folder for cell in cells("fedmoe-da/table2") if cell.method == "fedavg"}
 
 
 def test_figures_sweep_what_they_say_and_meet_the_table() -> None:

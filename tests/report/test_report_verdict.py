@@ -48,3 +48,23 @@ def test_runs_of_different_tasks_have_no_winner(make_record):
     text = verdict(line_up([make_record("fedavg", seed=1), make_record("standalone", seed=2, clients=5)]))
     assert "differ in clients, seed" in text
     assert "no winner" in text
+
+
+def test_seeds_are_averaged(make_record):
+    levels = {"fedmoe": (0.92, 0.84), "standalone": (0.86, 0.80), "fedavg": (0.70, 0.71)}
+    records = [make_record(name, level=level, seed=n) for name, own in levels.items() for n, level in enumerate(own)]
+    text = verdict(line_up(records))
+    fedmoe, alone = (
+        [100 * r.figures["selected"].mean for r in records if r.settings.method == name]
+        for name in ("fedmoe", "standalone")
+    )
+    mean, spread = sum(fedmoe) / 2, abs(fedmoe[0] - fedmoe[1]) / 2**0.5
+    assert text.startswith(f"FedMoE, 2 seeds, reaches {mean:.2f} ± {spread:.2f} % (selected), ")
+    assert f"{mean - sum(alone) / 2:.2f} points above Standalone ({sum(alone) / 2:.2f} ± " in text
+    assert "of 20 clients of all seeds" in text
+    assert "Next is FedAvg, 2 seeds, with " in text
+
+
+def test_lines_of_different_seeds_have_no_winner(make_record):
+    records = [make_record("fedavg", seed=0), make_record("fedavg", seed=1), make_record("standalone", seed=0)]
+    assert "differ in seed." in verdict(line_up(records))

@@ -1,18 +1,23 @@
 """Questions to finished runs: to their histories, or to their models. The figures are drawn in `report`."""
 
+from fedexperts.analyses.bound import Bound, bound
 from fedexperts.analyses.clients import Difference, difference
 from fedexperts.analyses.experts import agreement, shares_chosen, times_chosen
 from fedexperts.analyses.gates import GATES, gate_weights, weighs
-from fedexperts.analyses.likeness import Likeness, dominant_classes, likeness
+from fedexperts.analyses.likeness import Likeness, dominant_classes, likeness, overlap
 from fedexperts.analyses.matrix import MATRIX, Matrix, aggregation_matrix, mixes
+from fedexperts.analyses.mixture import Mixture, base_of, mixture, pools
 from fedexperts.analyses.peers import Fetched, fetched
+from fedexperts.analyses.pool import POOL, Pool, pool_use
 from fedexperts.analyses.representations import REPRESENTATIONS, embed
 from fedexperts.analyses.samples import SampleTable
 from fedexperts.analyses.sweep import Point, Sweep, SweepLine, by_seed, sweep, swept
 
 __all__ = [
-    "GATES", "MATRIX", "REPRESENTATIONS",
-    "Difference", "Fetched", "Likeness", "Matrix", "Point", "SampleTable", "Sweep", "SweepLine",
-    "aggregation_matrix", "agreement", "by_seed", "difference", "dominant_classes", "embed", "fetched", "gate_weights",
-    "likeness", "mixes", "shares_chosen", "sweep", "swept", "times_chosen", "weighs",
+    "GATES", "MATRIX", "POOL", "REPRESENTATIONS",
+    "Bound", "Difference", "Fetched", "Likeness", "Matrix", "Mixture", "Point", "Pool", "SampleTable",
+    "Sweep", "SweepLine",
+    "aggregation_matrix", "agreement", "base_of", "bound", "by_seed", "difference", "dominant_classes", "embed",
+    "fetched", "gate_weights", "likeness", "mixes", "mixture", "overlap", "pool_use", "pools", "shares_chosen",
+    "sweep", "swept", "times_chosen", "weighs",
 ]  # fmt: skip

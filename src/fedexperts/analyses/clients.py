@@ -1,5 +1,6 @@
 """Every client under one method against the same client under another (FedMoE's Figure 4)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,10 @@ class Difference:
     """What each client gains, in points, by one run over another."""
 
     points: np.ndarray
+
+    @classmethod
+    def between(cls, accuracy: Sequence[float], reference: Sequence[float]) -> "Difference":
+        return cls(np.round(100 * (np.array(accuracy) - np.array(reference)), 9) + 0.0)  # + 0.0: never -0.0
 
     @property
     def better(self) -> int:
@@ -36,5 +41,4 @@ def difference(record: Record, other: Record, kind: Kind = "selected") -> Differ
             f"clients can be compared on one task only; {record.title} and {other.title} differ in "
             f"{', '.join(differing)}"
         )
-    accuracy, reference = (np.array(one.figures[kind].clients) for one in (record, other))
-    return Difference(np.round(100 * (accuracy - reference), 9) + 0.0)  # + 0.0: never -0.0
+    return Difference.between(record.figures[kind].clients, other.figures[kind].clients)

@@ -18,6 +18,13 @@ def dominant_classes(counts: np.ndarray) -> np.ndarray:
     return dominant
 
 
+def overlap(counts: np.ndarray) -> np.ndarray:
+    """How much of its label mix each client shares with the others: Σ_c min(p_i(c), p_j(c)), the mean over j ≠ i."""
+    mixes = counts / counts.sum(axis=1, keepdims=True)
+    shared = np.array([np.minimum(own, mixes).sum() - 1 for own in mixes])  # with itself it shares all
+    return shared / max(len(mixes) - 1, 1)
+
+
 def likeness(dealings: np.ndarray, dominant: np.ndarray) -> Likeness | None:
     """Of clients × clients, how much each has to do with each; None if nobody has to do with another."""
     others = ~np.eye(len(dominant), dtype=bool)

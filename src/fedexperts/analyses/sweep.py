@@ -102,10 +102,13 @@ def _line(records: Sequence[Record], over: str, kind: Kind) -> SweepLine:
 
 
 def _values(record: Record) -> dict[str, Any]:
-    """What defines a run, its method's own options among the rest."""
+    """What defines a run, its method's own options among the rest.
+
+    That it begins with another run is one of them, not with which: every seed begins with its own.
+    """
     values = record.settings.defining()
     own: dict[str, Any] = values.pop("options")
-    return values | own
+    return values | own | dict.fromkeys(record.settings.begins_with, "a run")
 
 
 def _key(record: Record, *ignored: str) -> str:

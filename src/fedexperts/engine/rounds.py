@@ -101,6 +101,10 @@ class Simulation:
         """Whether something that happens every so many rounds, and after the last one, happens after this one."""
         return self.round % every == 0 or self.round == self.settings.rounds
 
+    def _began(self) -> bool:
+        """Whether this is the first round of a run that goes on from another: what follows is held against it."""
+        return self.round == 1 and self.method.begins() is not None
+
     def step(self) -> None:
         """One round. Everything is queued on the device before its first result is waited for."""
         now = self._round(self.round + 1)
@@ -120,7 +124,7 @@ class Simulation:
         replies.sort(key=lambda reply: reply.client)
         self.server = self.method.combine(self.server, replies, now)
         self.round = now.number
-        evaluating = self._due(self.settings.evaluate_every)
+        evaluating = self._due(self.settings.evaluate_every) or self._began()
         answers = self._predict_held_out() if evaluating else []
         if self.round < self.settings.rounds:  # while the device is busy
             self.batches.prepare(self.sample(self.round + 1), self.round + 1)
@@ -348,6 +352,7 @@ class Simulation:
         manifest = read_manifest(self.folder)
         # A setting that there was not yet has the value that it has by itself: what was done then.
         then, now = Settings.check(manifest["settings"]).defining(), self.settings.defining()
+        then["options"], now["options"] = (self.method.completed(values["options"]) for values in (then, now))
         if changed := [f"{name} was {then.get(name)!r}" for name in now if then.get(name) != now[name]]:
             raise SavedStateError(
                 f"the run in {self.folder.parent} was started with other settings than it has now: "

@@ -2,7 +2,7 @@
 
 from fedexperts.measure.cost import Cost, common_target, cost_until
 from fedexperts.measure.fetches import FETCH_COLUMNS, FETCHES, Fetches
-from fedexperts.measure.figures import MEANING, Curve, Figure, Kind, curve, totals
+from fedexperts.measure.figures import MEANING, Curve, Figure, Kind, best_round, curve, totals
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.measure.history import COLUMNS, History, Row, read_history
 from fedexperts.measure.ledger import Ledger, Traffic
@@ -11,5 +11,5 @@ from fedexperts.measure.record import HISTORY, LABELS, SETTINGS, STATE, SUMMARY,
 __all__ = [
     "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
     "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Record", "Row", "Traffic",
-    "common_target", "cost_until", "curve", "read_history", "task_of", "totals", "write_labels",
+    "best_round", "common_target", "cost_until", "curve", "read_history", "task_of", "totals", "write_labels",
 ]  # fmt: skip

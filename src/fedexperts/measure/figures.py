@@ -30,6 +30,19 @@ class Figure:
     worst_tenth: float  # mean of the worst 10 % of the clients
     clients: tuple[float, ...]
 
+    @classmethod
+    def of(cls, round_number: int, accuracy: np.ndarray, samples: np.ndarray) -> "Figure":
+        """From every client's accuracy and number of test samples."""
+        worst = np.sort(accuracy)[: ceil(len(accuracy) / 10)]
+        return cls(
+            round=round_number,
+            mean=float(accuracy.mean()),
+            weighted=float(np.average(accuracy, weights=samples)),
+            std=float(accuracy.std()),
+            worst_tenth=float(worst.mean()),
+            clients=tuple(accuracy.tolist()),
+        )
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -42,26 +55,17 @@ class Curve:
 
     def figures(self) -> dict[Kind, Figure]:
         return {
-            "last": self._figure(len(self.rounds) - 1),
-            "selected": self._figure(_best(self.validation)),
-            "peak": self._figure(_best(self.test)),
+            "last": self.figure(len(self.rounds) - 1),
+            "selected": self.figure(best_round(self.validation)),
+            "peak": self.figure(best_round(self.test)),
         }
 
-    def _figure(self, position: int) -> Figure:
-        accuracy = self.test[position]
-        worst = np.sort(accuracy)[: ceil(len(accuracy) / 10)]
-        return Figure(
-            round=int(self.rounds[position]),
-            mean=float(accuracy.mean()),
-            weighted=float(np.average(accuracy, weights=self.test_samples)),
-            std=float(accuracy.std()),
-            worst_tenth=float(worst.mean()),
-            clients=tuple(accuracy.tolist()),
-        )
+    def figure(self, position: int) -> Figure:
+        return Figure.of(int(self.rounds[position]), self.test[position], self.test_samples)
 
 
-def _best(accuracy: np.ndarray) -> int:
-    """The round with the best mean over clients; of several equal ones the last, which has trained the most."""
+def best_round(accuracy: np.ndarray) -> int:
+    """Of rounds × clients, the round with the best mean; of several equal ones the last, which has trained the most."""
     means = accuracy.mean(axis=1)
     return int(np.flatnonzero(means >= means.max() - 1e-12)[-1])
 

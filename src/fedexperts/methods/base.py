@@ -129,6 +129,7 @@ class Trained:
     own: Mapping[str, Tensor]  # all its tensors
     received: State  # what the server sent it this round
     by_class: ByClass = NOTHING  # what `collect` found in its training data
+    x: Tensor = NOTHING.counts  # when it adopts: some of its training samples, as many as the method `revisits`
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,11 @@ class Method:
     def __init__(self, train: TrainSettings | None = None, options: Mapping[str, Any] | None = None) -> None:
         self.train = train or TrainSettings.check({})
         self.options = self.Options.check(options or {})
+
+    @classmethod
+    def completed(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Its own settings as a run once saved them; one that there was not yet has the value that it has by itself."""
+        return cls.Options.model_construct().model_dump(mode="json", exclude_none=True) | dict(options)
 
     # --- a client's model and how it trains
 
@@ -261,6 +267,11 @@ class Method:
     def adopt(self, after: Trained, fetched: Mapping[Want, Message], now: Round) -> State:
         """Which of the client's tensors become what, given what could be fetched; some of it may have failed."""
         return {}
+
+    @property
+    def revisits(self) -> int:
+        """How many of a client's training samples, other ones in every round, it has at hand when it adopts."""
+        return 0
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         """The server's next state."""

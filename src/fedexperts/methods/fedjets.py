@@ -32,7 +32,7 @@ class FedJETs(Mixture):
 
     Taken here, as no code was found: who the anchors are, the weight of their loss, experts that start fresh, and a
     choice made after training; the paper's client chooses at the start of a round, and asks. The common expert goes
-    down once, with the first round; a client that comes later has it from its start.
+    down to each client once, when it first takes part.
     """
 
     name = "fedjets"
@@ -117,7 +117,7 @@ class FedJETs(Mixture):
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         chosen, gate = self.chosen(server, client, now), select(server, {"gate"})
-        common = select(server, {"common"}) if now.number == 1 else {}
+        common = {} if f"uses.{client.id}" in server else select(server, {"common"})
         experts = {n: t for slot, expert in enumerate(chosen) for n, t in one(server, expert, renamed=slot).items()}
         like = server["gate.weight"]
         choice = {
@@ -125,6 +125,9 @@ class FedJETs(Mixture):
             _ANCHORED: like.new_tensor(float(self.anchors(client))),
         }
         return Message(common | gate | experts | choice)
+
+    def heard(self, message: Message) -> State:
+        return select(message.tensors, {"chosen"})
 
     def reply(self, after: Trained, now: Round) -> Message:
         chosen = after.received[_CHOSEN].tolist()

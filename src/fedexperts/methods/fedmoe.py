@@ -7,10 +7,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedexperts.config import Frozen, NumbersInTurn
+from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Round, Stage
 from fedexperts.methods.message import Message, Owner, State
+from fedexperts.methods.shared_model import SharedModel
 from fedexperts.models import Gate, GateNorms, Parts, build, flat, smallest
 from fedexperts.task import ClientSpec
 
@@ -19,7 +20,8 @@ class FedMoE(Method):
     """Parts: the global expert G(θ), the local expert F_ex(ω), the gate H(φ), the head F_hd.
 
     R = α_G·G(x) + α_F·F_ex(x) (Eq. 3-5), ŷ = F_hd(R) (Eq. 6), one loss and one backward pass for all four parts
-    (Eq. 7-8), θ = Σ n_k/n θ_k (Eq. 9). η_θ = η_ω; the gate has its own rate η_φ.
+    (Eq. 7-8), θ = Σ n_k/n θ_k (Eq. 9). η_θ = η_ω; the gate has its own rate η_φ. G is the extractor of `shared_model`,
+    in the paper that of its smallest CNN.
     """
 
     name = "fedmoe"
@@ -34,7 +36,7 @@ class FedMoE(Method):
 
     experts = ("global", "local")
 
-    class Options(Frozen):
+    class Options(SharedModel):
         gate_width: NumbersInTurn = Field((64,), description="neurons m of the gate; several go to clients in turn")
         gate_lr: float | None = Field(None, gt=0, description="learning rate η_φ of the gate (default: --lr)")
         gate_input: Literal["pixels", "features"] = Field(
@@ -56,14 +58,14 @@ class FedMoE(Method):
 
     def parts(self, client: ClientSpec) -> Parts:
         local = build(client.model, client.shape, client.classes)  # first: it starts as it would alone
-        shared = smallest(client.shape)
+        shared = self.options.shared_model or smallest(client.shape)
         small = build(shared, client.shape, client.classes)
         features = local["extractor"].features
         if features != small["extractor"].features:
             raise MethodError(
                 f"{self.name} adds what both experts give, but client {client.id}'s {client.model} ends in "
-                f"{features} features and {shared} in {small['extractor'].features}; use models that end alike, "
-                "such as cnn1 … cnn5"
+                f"{features} features and the shared {shared} in {small['extractor'].features}; use models that end "
+                "alike, such as cnn1 … cnn5, or another --shared-model"
             )
         from_pixels = self.options.gate_input == "pixels"
         reads, inputs = flat(client.shape) if from_pixels else (nn.Flatten(), 2 * cast(int, features))

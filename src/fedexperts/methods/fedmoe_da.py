@@ -1,6 +1,5 @@
 """FedMoE-DA: a sparse mixture on every client; experts travel between clients whose gates are alike."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self, cast
@@ -8,24 +7,17 @@ from typing import Literal, Self, cast
 import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.func import functional_call
 
 from fedexperts.config import Frozen, NumbersInTurn, absolute
 from fedexperts.errors import MethodError
-from fedexperts.methods.base import Method, Model, Reply, Round, Stage, Trained, Want, weighted_mean
+from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, Want, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
+from fedexperts.methods.neighbours import Neighbours, matrix, rows, shares
 from fedexperts.methods.saved import fitting, saved_part
-from fedexperts.models import Parts, SparseExperts, blank, build
+from fedexperts.methods.teaching import Teachers, ask
+from fedexperts.models import Parts, SparseExperts, blank, cut
 from fedexperts.task import ClientSpec
-
-
-class Neighbours(nn.Module):
-    """The client's rows of A: S_i of each of its experts as (client, expert), and a_ij; weight 0 is nobody."""
-
-    def __init__(self, experts: int, asked: int) -> None:
-        super().__init__()
-        self.register_buffer("places", torch.zeros(experts, asked + 1, 2, dtype=torch.int64))
-        self.register_buffer("weights", torch.zeros(experts, asked + 1))
 
 
 class FedMoEDA(Method):
@@ -37,6 +29,10 @@ class FedMoEDA(Method):
     S_i the expert itself and the P most similar of all clients' (Eq. 9), a_ij = softmax of r_ij/τ over S_i (Eq. 10).
     After training each client fetches the experts that the last A names from their owners and mixes them into its own
     (Eq. 11). Before the first A there is nothing to fetch. Experts never pass the server.
+
+    Where experts are to differ in shape (the paper's outlook, no more than a sentence), `mixing = distil`: the client
+    asks what it has fetched about a batch of its own samples, and each of its experts begins the next round with
+    learning Σ a_ij p_j, whatever the shapes are; nothing is averaged but Θ, whose shape all must have.
     """
 
     name = "fedmoe-da"
@@ -58,6 +54,11 @@ class FedMoEDA(Method):
         start: Literal["same", "own"] = Field(
             "same", description="whether gates and experts begin alike on all clients (the paper does not say)"
         )
+        mixing: Literal["average", "distil"] = Field(
+            "average", description="experts become the mean of those named (Eq. 11), or learn to answer as they do"
+        )
+        distil_temperature: float = Field(2.0, gt=0, description="distil: temperature at which answers are compared")
+        distil_epochs: int = Field(1, ge=1, description="distil: epochs, at the start of a client's next round")
         embedding: Literal["fresh", "frozen", "tuned"] = Field(
             "fresh", description="new, or pre-trained and left as it is (and never sent), or pre-trained and trained on"
         )
@@ -87,21 +88,50 @@ class FedMoEDA(Method):
         own = self.options.experts[client.id % len(self.options.experts)]
         if self.options.top > own:
             raise MethodError(f"client {client.id} has {own} experts, but a sample uses top = {self.options.top}")
-        embedding, expert = _cut(client)
+        embedding, expert = cut(client.model, client.shape, client.classes)
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")
             embedding.load_state_dict(fitting(saved, embedding.state_dict(), folder, "pretrained"))
-        width = embedding(blank(client.shape)).numel()
+        shape = embedding(blank(client.shape)).shape[1:]
+        others = [cut(client.model, client.shape, client.classes)[1] for _ in range(own - 1)]
+        neighbours = Neighbours(own, self.options.asked)
+        if self._distils:
+            samples = min(client.samples, self.revisits)
+            neighbours = Teachers(own, self.options.asked, client.classes, samples, shape)
         return {
             "embedding": embedding,
-            "gate": nn.Linear(width, own, bias=False),
-            "experts": SparseExperts([expert, *(_cut(client)[1] for _ in range(own - 1))], client.classes),
-            "neighbours": Neighbours(own, self.options.asked),
+            "gate": nn.Linear(shape.numel(), own, bias=False),
+            "experts": SparseExperts([expert, *others], client.classes),
+            "neighbours": neighbours,
         }
 
     def stages(self, now: Round) -> Sequence[Stage]:
         moving = ("gate", "experts") if self._frozen else ("embedding", "gate", "experts")
-        return [Stage(moving, self.loss, self.train.epochs)]
+        learning = [Stage(("experts",), self.disagreement, self.options.distil_epochs)]
+        # A matrix after the first round, teachers asked after the second: the third is the first with a lesson.
+        return learning * (self._distils and now.number > 2) + [Stage(moving, self.loss, self.train.epochs)]
+
+    def disagreement(self, model: Model, batch: Batch, received: State) -> Tensor:
+        """Between each expert and its neighbours, on the samples that those were asked about."""
+        logits = [expert(model.neighbours.samples) for expert in model.experts.children()]
+        return cast(Tensor, model.neighbours.disagreement(logits, self.options.distil_temperature))
+
+    @property
+    def revisits(self) -> int:
+        return self.train.batch_size if self._distils else 0
+
+    @property
+    def note(self) -> str:
+        asked = "fedmoe-da: what fetched experts say of a client's samples costs FLOPs that are not counted"
+        return asked if self._distils else ""
+
+    def alike(self) -> set[str]:
+        """An expert that is asked may have any shape; gates are as wide as embeddings are."""
+        return {"embedding"} if self._distils else super().alike()
+
+    @property
+    def _distils(self) -> bool:
+        return self.options.mixing == "distil"
 
     @property
     def _frozen(self) -> bool:
@@ -122,7 +152,8 @@ class FedMoEDA(Method):
         return self.options.start == "same"
 
     def kept(self) -> set[str]:
-        return set(self.owners) if self._frozen else set(self.owners) - {"embedding"}
+        """Also Θ_i for as long as a client needs it: for good if frozen, until peers are asked if it distils."""
+        return set(self.owners) if self._frozen or self._distils else set(self.owners) - {"embedding"}
 
     # --- between a client and the server
 
@@ -147,6 +178,9 @@ class FedMoEDA(Method):
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         return {name.replace("rows.", "neighbours."): tensor for name, tensor in message.tensors.items()}
 
+    def finish(self, after: Trained, now: Round) -> State:
+        return {"neighbours.due": torch.zeros_like(after.own["neighbours.due"])} if self._distils else {}
+
     def reply(self, after: Trained, now: Round) -> Message:
         gate = {"gate.weight": after.own["gate.weight"]} if self._renews(now) else {}
         return Message(self._travels(after.own) | gate, {"samples": after.client.samples})
@@ -158,69 +192,53 @@ class FedMoEDA(Method):
         server = server | weighted_mean(replies, {"embedding"}, equal=True) | seen
         if self._renews(now):
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
-            server |= self._matrix(server) | {"matrix.round": torch.full_like(server["matrix.round"], now.number)}
+            known = {int(name.partition(".")[2]): server[name] for name in server if name.startswith("proxies.")}
+            new = matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
+            server |= new | {"matrix.round": torch.full_like(server["matrix.round"], now.number)}
         return server
 
     def _renews(self, now: Round) -> bool:
         return now.number % self.options.interval == 1 % self.options.interval
 
-    def _matrix(self, server: State) -> State:
-        """Each client's rows of A (Eq. 8-10), from the proxies that the server knows."""
-        clients = sorted(int(name.partition(".")[2]) for name in server if name.startswith("proxies."))
-        proxies = [server[f"proxies.{client}"] for client in clients]
-        counts = [len(own) for own in proxies]
-        of_all = torch.cat(proxies)
-        every = torch.tensor(
-            [(client, expert) for client, count in zip(clients, counts, strict=True) for expert in range(count)]
-        ).to(of_all.device)
-        directions = F.normalize(of_all, dim=1)
-        similarity = (directions @ directions.T).fill_diagonal_(torch.inf)  # an expert is its own nearest, always
-        nearest = min(self.options.asked + 1, len(of_all))
-        chosen = similarity.topk(nearest, dim=1).indices
-        weights = (similarity.fill_diagonal_(1).gather(1, chosen) / self.options.temperature).softmax(1)
-        missing = self.options.asked + 1 - nearest
-        places, weights = F.pad(every[chosen], (0, 0, 0, missing)), F.pad(weights, (0, missing))
-        mine = every[:, 0]
-        rows = {f"places.{client}": places[mine == client] for client in clients}
-        return rows | {f"weights.{client}": weights[mine == client] for client in clients}
-
     # --- between clients
 
     def wants(self, after: Trained, now: Round) -> Sequence[Want]:
-        return sorted({want for row in _rows(after) for want in row if want.peer != after.client.id})
+        return sorted({want for row in rows(after) for want in row if want.peer != after.client.id})
 
     def adopt(self, after: Trained, fetched: Mapping[Want, Message], now: Round) -> State:
-        """Φ_i = Σ a_ij Φ_j (Eq. 11); what could not be fetched leaves its weight to the others."""
-        rows = _rows(after)
-        own = [Want(after.client.id, f"experts.{number}") for number in range(len(rows))]
-        at_hand = {want: self.serve(after.own, want) for want in own} | dict(fetched)
-        if not rows:
+        """Mix the own experts with those that could be fetched."""
+        found = rows(after)
+        if not found:
             return {}
-        weights = torch.tensor([[row.get(want, 0.0) for want in at_hand] for row in rows], dtype=torch.float64)
-        weights /= weights.sum(1, keepdim=True)
-        adopted: State = {}
-        for layer in (name.removeprefix(own[0].what) for name in at_hand[own[0]].tensors):
-            experts = torch.stack([message.tensors[want.what + layer] for want, message in at_hand.items()])
-            mixed = torch.tensordot(weights.to(experts), experts, dims=1)
-            adopted |= {mine.what + layer: mixed[number] for number, mine in enumerate(own)}
-        return adopted
+        own = [Want(after.client.id, f"experts.{number}") for number in range(len(found))]
+        served = {want: self.serve(after.own, want) for want in own} | dict(fetched)
+        at_hand = {
+            want: {name.removeprefix(f"{want.what}."): tensor for name, tensor in message.tensors.items()}
+            for want, message in served.items()
+        }
+        mix = self._asked if self._distils else _averaged
+        return mix(after, at_hand, shares(found, at_hand))
+
+    def _asked(self, after: Trained, at_hand: Mapping[Want, State], weights: Tensor) -> State:
+        """What all experts at hand say of some of the client's samples, to be learnt when it next trains."""
+        with torch.device("meta"):
+            embedding = cut(after.client.model, after.client.shape, after.client.classes)[0]
+        tensors = {name: after.own[f"embedding.{name}"] for name in embedding.state_dict()}
+        with torch.no_grad():
+            embedded: Tensor = functional_call(embedding, tensors, after.x)
+        said = ask(list(at_hand.values()), embedded, self.options.distil_temperature, after.client)
+        return {
+            "neighbours.samples": embedded,
+            "neighbours.answers": torch.tensordot(weights.to(said), said, dims=1),
+            "neighbours.due": torch.ones_like(after.own["neighbours.due"]),
+        }
 
 
-def _rows(after: Trained) -> list[dict[Want, float]]:
-    """For each of the client's experts: whose experts it is mixed of, and a_ij; empty before the first matrix."""
-    places, weights = after.own["neighbours.places"].tolist(), after.own["neighbours.weights"].tolist()
-    rows = [
-        {Want(peer, f"experts.{expert}"): weight for (peer, expert), weight in zip(row, own, strict=True) if weight > 0}
-        for row, own in zip(places, weights, strict=True)
-    ]
-    return rows if any(rows) else []
-
-
-def _cut(client: ClientSpec) -> tuple[nn.Sequential, nn.Sequential]:
-    """A fresh model of the client's architecture: its embedding, and all that follows it, to the logits."""
-    parts = build(client.model, client.shape, client.classes)
-    layers = list(parts["extractor"].named_children())
-    end = next(i for i, (name, _) in enumerate(layers) if name in ("relu1", "words")) + 1
-    return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(
-        OrderedDict([*layers[end:], ("head", parts["head"])])
-    )
+def _averaged(after: Trained, at_hand: Mapping[Want, State], weights: Tensor) -> State:
+    """Φ_i = Σ a_ij Φ_j (Eq. 11); the client's own experts come first."""
+    adopted: State = {}
+    for layer in next(iter(at_hand.values())):
+        experts = torch.stack([tensors[layer] for tensors in at_hand.values()])
+        mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+        adopted |= {f"experts.{number}.{layer}": mixed[number] for number in range(len(weights))}
+    return adopted

@@ -1,15 +1,14 @@
 """What methods of mutual learning have in common: two whole models on every client that teach each other."""
 
-from typing import Annotated, ClassVar, cast
+from typing import ClassVar, cast
 
-from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedexperts.config import Frozen
 from fedexperts.methods.base import Method, Model
 from fedexperts.methods.message import State
-from fedexperts.models import Classifier, check_model, smallest
+from fedexperts.methods.shared_model import SharedModel
+from fedexperts.models import Classifier, smallest
 from fedexperts.task import ClientSpec
 
 
@@ -19,10 +18,8 @@ class Mutual(Method):
     used: ClassVar[str]
     """The part that predicts."""
 
-    class Options(Frozen):
-        shared_model: Annotated[str, AfterValidator(check_model)] | None = Field(
-            None, description="model of the zoo that all clients share (default: cnn5; texts: fasttext)"
-        )
+    class Options(SharedModel):
+        pass
 
     options: Options
 

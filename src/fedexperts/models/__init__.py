@@ -3,7 +3,7 @@
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
-from fedexperts.models.experts import BlockExperts, SparseExperts
+from fedexperts.models.experts import BlockExperts, SparseExperts, cut
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.text import TextExtractor, WordMean
 from fedexperts.models.zoo import (
@@ -41,6 +41,7 @@ __all__ = [
     "blank",
     "build",
     "check_model",
+    "cut",
     "flat",
     "reads_text",
     "smallest",

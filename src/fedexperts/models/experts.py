@@ -1,10 +1,24 @@
 """Experts of which each sample uses only a few."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+
+from fedexperts.models.cnn import Shape
+from fedexperts.models.zoo import build
+
+
+def cut(name: str, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """A fresh model in two: an embedding (the first convolution; of texts the mean), and an expert, to the logits."""
+    parts = build(name, shape, classes)
+    layers = list(parts["extractor"].named_children())
+    end = next(i for i, (name, _) in enumerate(layers) if name in ("relu1", "words")) + 1
+    return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(
+        OrderedDict([*layers[end:], ("head", parts["head"])])
+    )
 
 
 class SparseExperts(nn.Module):

@@ -41,7 +41,12 @@ def _records(lines: Sequence[Line], reduction: Reduction) -> list[Record]:
     """The runs of a case; each says how it is not as published, and what came of those that have no record."""
     lost = [str(outcome) for line in lines for outcome in line.outcomes if outcome.record is None]
     said = [*filter(None, [str(reduction)]), *lost]
-    return [replace(record, notes=[*said, *record.notes]) for line in lines for record in line.records]
+    return [
+        replace(outcome.record, title=outcome.cell.title, notes=[*said, *outcome.record.notes])
+        for line in lines
+        for outcome in line.outcomes
+        if outcome.record is not None
+    ]
 
 
 def _sections(recipe: Recipe, case: Case, records: Sequence[Record]) -> Iterator[Section]:

@@ -1,7 +1,7 @@
 """What a recipe asks for, run by run: with which settings, in which folder, and how much smaller than the paper's."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from fedexperts import api
 from fedexperts.config import Frozen, NamesInTurn, Seeds, Settings
 from fedexperts.data import MIN_SAMPLES
 from fedexperts.data.registry import find
-from fedexperts.errors import SettingsError
+from fedexperts.errors import SettingsError, suggestion
 from fedexperts.methods import registry
 from fedexperts.recipes.recipe import Case, Recipe, Values, naming
 
@@ -31,8 +31,8 @@ class Choice(Frozen):
     case: str = ""
     seeds: Seeds | None = None
 
-    def wants(self, case: Case, method: str) -> bool:
-        return self.case.lower() in case.name.lower() and (self.only is None or method in self.only)
+    def wants(self, case: Case, label: str) -> bool:
+        return self.case.lower() in case.name.lower() and (self.only is None or label in self.only)
 
 
 class Reduction(Frozen):
@@ -93,9 +93,11 @@ class Cell:
     """One run: a method in a case with a seed."""
 
     case: Case
+    label: str  # the method's name, or what the recipe calls it with these settings
     settings: Settings
     folder: Path
-    wanted: bool  # else it is shown if it is there, but not run
+    wanted: bool  # else it is shown if it is there, and run only if another one begins with it
+    needs: tuple["Cell", ...] = ()  # the runs that it begins with
 
     @property
     def method(self) -> str:
@@ -103,7 +105,8 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return registry()[self.method].title or self.method
+        title = registry()[self.method].title or self.method
+        return title if self.label == self.method else f"{title} ({self.label})"
 
     @property
     def name(self) -> str:
@@ -125,18 +128,71 @@ def plan(
 def _cells(recipe: Recipe, out: Path, choice: Choice, reduction: Reduction, values: Values) -> Iterator[Cell]:
     for case in recipe.cases:
         for seed in choice.seeds or recipe.seeds_of(case):
-            for method, own in recipe.methods_of(case).items():
-                wanted = choice.wants(case, method)
-                given = recipe.settings | case.settings | own | values | {"seed": seed}
-                settings = reduction.of(api.settings_for(method, given))
-                yield Cell(case, settings, out / RUNS / case.folder / f"{method}-seed{seed}", wanted)
+            given = recipe.settings | case.settings, values | {"seed": seed}
+            wanted = {label for label in recipe.methods_of(case) if choice.wants(case, label)}
+            runs = _Runs(case, recipe.methods_of(case), wanted, *given, out / RUNS / case.folder, reduction)
+            yield from map(runs.cell, recipe.methods_of(case))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of a case with one seed, each planned when it is asked for: by the recipe or by one that needs it."""
+
+    case: Case
+    methods: Mapping[str, Values]
+    wanted: set[str]
+    before: Values  # settings that a method's own go before
+    after: Values  # settings that go before those
+    folder: Path
+    reduction: Reduction
+    made: dict[str, Cell] = field(default_factory=dict)
+
+    def cell(self, label: str, above: tuple[str, ...] = ()) -> Cell:
+        """`above` are the runs that begin with it, one with another."""
+        if label in above:
+            raise SettingsError(f"case '{self.case.name}': runs begin with each other: {' → '.join([*above, label])}")
+        if label not in self.made:
+            own = dict(self.methods.get(label, {}))
+            method = own.pop("method", label)
+            if label in registry() and method != label:
+                raise SettingsError(f"'{label}' is a method; call {method} with these settings something else")
+            given = self.before | own | self.after
+            given = {name: value for name, value in given.items() if name == method or name not in registry()}
+            needs: dict[str, Cell] = {}
+            settings = api.settings_for(method, self._placed(given, needs, (*above, label)))
+            self.made[label] = Cell(
+                case=self.case,
+                label=label,
+                settings=self.reduction.of(settings),
+                folder=self.folder / f"{label}-seed{settings.seed}",
+                wanted=label in self.wanted,
+                needs=tuple(needs.values()),
+            )
+        return self.made[label]
+
+    def _placed(self, values: Values, needs: dict[str, Cell], above: tuple[str, ...]) -> Values:
+        """The settings with a folder in place of each `{ run = LABEL }`; `needs` takes up the runs there."""
+        placed = dict(values)
+        for name, value in values.items():
+            if isinstance(value, dict) and value.keys() == {"run"}:
+                label, known = value["run"], [*self.methods, *registry()]
+                if label not in known:
+                    raise SettingsError(
+                        f"case '{self.case.name}': {name} of {above[-1]} is the run {label!r}, which is neither in the "
+                        f"recipe nor a method{suggestion(str(label), known)}"
+                    )
+                needs[label] = self.cell(label, above)
+                placed[name] = needs[label].folder
+            elif isinstance(value, dict):
+                placed[name] = self._placed(value, needs, above)
+        return placed
 
 
 def _check_choice(recipe: Recipe, choice: Choice) -> None:
-    methods = dict.fromkeys(method for case in recipe.cases for method in recipe.methods_of(case))
-    for method in choice.only or ():
-        if method not in methods:
-            raise SettingsError(f"recipe {recipe.name} has no method '{method}'; it has {', '.join(methods)}")
+    labels = dict.fromkeys(label for case in recipe.cases for label in recipe.methods_of(case))
+    for label in choice.only or ():
+        if label not in labels:
+            raise SettingsError(f"recipe {recipe.name} has no method '{label}'; it has {', '.join(labels)}")
     if not any(choice.case.lower() in case.name.lower() for case in recipe.cases):
         names = "; ".join(case.name for case in recipe.cases)
         raise SettingsError(f"no case of recipe {recipe.name} has '{choice.case}' in its name; there are: {names}")

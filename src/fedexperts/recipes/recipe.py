@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from fedexperts.config import Frozen, Seeds, read_toml
 from fedexperts.errors import DataError, MethodError, SettingsError, suggestion
@@ -34,7 +34,17 @@ def _no_seed_or_method(values: Values) -> Values:
     return values
 
 
-Methods = Annotated[dict[str, Values], BeforeValidator(_without_own), Field(min_length=1)]
+def _names_of_folders(methods: dict[str, Values]) -> dict[str, Values]:
+    for label in methods:
+        if not re.fullmatch(r"[\w.+-]+", label):
+            raise ValueError(f"'{label}' names a folder too: letters, digits and - _ + . only")
+    return methods
+
+
+Methods = Annotated[
+    dict[str, Values], BeforeValidator(_without_own), AfterValidator(_names_of_folders), Field(min_length=1)
+]
+"""Label → settings; the label is a method's name, or any, and then `method` among the settings says which."""
 
 
 class Case(Frozen):
@@ -77,7 +87,7 @@ class Recipe(Frozen):
     published_as: Kind = Field("peak", description="which of our three figures the paper prints")
     claims: tuple[str, ...] = Field((), description="what the paper says about it in words")
     settings: Values = Field(default_factory=dict, description="as in a case, for all of them")
-    methods: Methods = Field(description="names, or a table of names with settings and options of their own")
+    methods: Methods = Field(description="names, or a table of labels with settings and options of their own")
     seeds: Seeds = Field((0,), description="every method runs once with each")
     cases: tuple[Case, ...] = Field(min_length=1)
 
@@ -98,7 +108,7 @@ class Recipe(Frozen):
         return self
 
     def methods_of(self, case: Case) -> dict[str, Values]:
-        """Names and settings of their own."""
+        """Labels and settings of their own."""
         return case.methods or self.methods
 
     def seeds_of(self, case: Case) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Running a recipe: what is done is read, what was interrupted goes on, the rest is started."""
 
 import shutil
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,7 +12,7 @@ from fedexperts import api, data
 from fedexperts.config import TaskSettings, TrainSettings
 from fedexperts.data import Dataset
 from fedexperts.engine import Observer, specs_for
-from fedexperts.errors import DivergedError
+from fedexperts.errors import DivergedError, SavedStateError
 from fedexperts.measure import MEANING, STATE, Record
 from fedexperts.methods import method_class
 from fedexperts.recipes.plan import Cell
@@ -48,28 +48,77 @@ def reproduce(
     With `jobs`, so many run side by side in processes of their own: one run seldom fills a large GPU.
     """
     outcomes = {cell: found for cell in cells if (found := look(cell)) is not None}
-    missing = [cell for cell in cells if cell.wanted and cell not in outcomes]
+    done, missing = sum(cell.wanted for cell in outcomes), _missing(cells, outcomes)
     for cell in missing:
+        _check(cell, outcomes)
+    display.many(done, total=done + len(missing))
+    aside = jobs > 1 and len(missing) > 1
+    for outcome in _side_by_side(missing, jobs) if aside else _one_by_one(missing, [display, *observers], display):
+        outcomes[outcome.cell] = outcome
+        display.finished(str(outcome))
+        if not keep_models:
+            _drop_models(outcome.cell, missing, outcomes)
+    return [outcomes[cell] for cell in cells if cell in outcomes]
+
+
+def _missing(cells: Sequence[Cell], outcomes: dict[Cell, Outcome]) -> list[Cell]:
+    """The wanted runs that are not there, each after those that it begins with; `outcomes` takes up those that are."""
+    missing: dict[Cell, None] = {}
+
+    def add(cell: Cell) -> None:
+        if cell in outcomes or cell in missing:
+            return
+        for need in cell.needs:
+            if need not in outcomes and (found := look(need)) is not None:
+                outcomes[need] = found
+            add(need)
+        missing[cell] = None
+
+    for cell in cells:
+        if cell.wanted:
+            add(cell)
+    return list(missing)
+
+
+def _check(cell: Cell, outcomes: Mapping[Cell, Outcome]) -> None:
+    """Raise what is wrong with the run, as far as that can be known while those that it begins with are missing."""
+    for need in cell.needs:
+        if need in outcomes and not (need.folder / STATE).exists():
+            raise SavedStateError(
+                f"the models of {need.folder} were dropped, and {cell.name} begins with them; remove that folder, and "
+                "it is trained again"
+            )
+    if all(need in outcomes for need in cell.needs):
         method = method_class(cell.method)(cell.settings.part(TrainSettings), cell.settings.options)
         specs_for(method, _task(cell.settings.part(TaskSettings)))
-    wanted = sum(cell.wanted for cell in cells)
-    display.many(done=wanted - len(missing), total=wanted)
-    if jobs > 1 and len(missing) > 1:
-        # Not forked: a process that has used CUDA, or threads, must not be.
-        with ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn")) as pool:
-            running = {pool.submit(_run, cell, (), keep_models): cell for cell in missing}
-            for done in as_completed(running):
-                done.result()
-                found = look(running[done])
-                assert found is not None  # a run that has ended is there
-                outcomes[running[done]] = found
-                display.finished(str(found))
-    else:
-        for cell in missing:
-            display.expect(cell.name)
-            outcomes[cell] = _run(cell, [display, *observers], keep_models)
-            display.finished(str(outcomes[cell]))
-    return [outcomes[cell] for cell in cells if cell in outcomes]
+
+
+def _one_by_one(missing: Sequence[Cell], observers: Sequence[Observer], display: ProgressDisplay) -> Iterator[Outcome]:
+    for cell in missing:
+        display.expect(cell.name)
+        yield _run(cell, observers)
+
+
+def _side_by_side(missing: Sequence[Cell], jobs: int) -> Iterator[Outcome]:
+    """Each as soon as those that it begins with are there."""
+    waiting, running = dict.fromkeys(missing), dict[Future[Outcome], Cell]()
+    # Not forked: a process that has used CUDA, or threads, must not be.
+    with ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn")) as pool:
+        while waiting or running:
+            unfinished = {*waiting, *running.values()}
+            for cell in [cell for cell in waiting if unfinished.isdisjoint(cell.needs)]:
+                del waiting[cell]
+                running[pool.submit(_run, cell, ())] = cell
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                yield replace(done.result(), cell=running.pop(done))
+
+
+def _drop_models(cell: Cell, missing: Sequence[Cell], outcomes: Mapping[Cell, Outcome]) -> None:
+    """Of a run that is over, and of those that it began with: of all that were made now and that nobody waits for."""
+    waiting = {need for other in missing if other not in outcomes for need in other.needs}
+    for over in (cell, *cell.needs):
+        if over in missing and over not in waiting:
+            shutil.rmtree(over.folder / STATE, ignore_errors=True)
 
 
 @cache
@@ -83,7 +132,10 @@ def _task(settings: TaskSettings) -> Task:
 
 
 def look(cell: Cell) -> Outcome | None:
-    """What is in the cell's folder, if it is finished."""
+    """What is in the cell's folder, if it is finished; nothing ever will be if it begins with a run that diverged."""
+    for need in cell.needs:
+        if (found := look(need)) is not None and found.record is None:
+            return Outcome(cell, None, f"it begins with {found}")
     try:
         record = api.finished(cell.settings, cell.folder)
     except DivergedError as error:
@@ -91,12 +143,11 @@ def look(cell: Cell) -> Outcome | None:
     return None if record is None else Outcome(cell, record)
 
 
-def _run(cell: Cell, observers: Sequence[Observer], keep_models: bool) -> Outcome:
+def _run(cell: Cell, observers: Sequence[Observer]) -> Outcome:
+    if (found := look(cell)) is not None:  # one that it begins with has diverged
+        return found
     try:
         record = api.run_or_resume(cell.settings, cell.folder, _task(cell.settings.part(TaskSettings)), observers)
         return Outcome(cell, record)
     except DivergedError as error:
         return Outcome(cell, None, str(error))
-    finally:
-        if not keep_models and look(cell) is not None:
-            shutil.rmtree(cell.folder / STATE, ignore_errors=True)

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from rich import box
 from rich.table import Table
@@ -17,7 +17,7 @@ from fedexperts.methods.standalone import Standalone
 from fedexperts.recipes.plan import Reduction
 from fedexperts.recipes.recipe import CLAIMED, FAILED, Case, Recipe
 from fedexperts.recipes.reproduce import Outcome
-from fedexperts.report.table import notes
+from fedexperts.report.table import notes, over_seeds
 
 NOTHING = "–"
 
@@ -36,7 +36,7 @@ class Line:
 
     @property
     def published(self) -> float | str | None:
-        return self.case.published.get(self.outcomes[0].cell.method)
+        return self.case.published.get(self.outcomes[0].cell.label)
 
     def cells(self, recipe: Recipe) -> list[str]:
         """As in `headers`."""
@@ -44,7 +44,7 @@ class Line:
         if not self.records:
             figures = ["diverged"] * len(MEANING)
         else:
-            figures = [_over_seeds([100 * r.figures[kind].mean for r in self.records]) for kind in MEANING]
+            figures = [over_seeds([record.figures[kind].mean for record in self.records]) for kind in MEANING]
             title += f" ({lost} of {len(self.outcomes)} diverged)" * (lost > 0)
         compared = [_shown(self.published), *map(self._difference, recipe.compared)] if recipe.compared else []
         return [title, *figures, *compared, self._gain()]
@@ -133,8 +133,8 @@ def by_case(outcomes: Sequence[Outcome]) -> Iterator[tuple[Case, list[Line]]]:
             for outcome in own
             if outcome.record is not None and outcome.cell.method == Standalone.name
         }
-        methods = dict.fromkeys(outcome.cell.method for outcome in own)
-        yield case, [Line(case, [o for o in own if o.cell.method == method], alone) for method in methods]
+        labels = dict.fromkeys(outcome.cell.label for outcome in own)
+        yield case, [Line(case, [o for o in own if o.cell.label == label], alone) for label in labels]
 
 
 def _row(recipe: Recipe, outcome: Outcome, reduction: Reduction) -> dict[str, object]:
@@ -144,9 +144,10 @@ def _row(recipe: Recipe, outcome: Outcome, reduction: Reduction) -> dict[str, ob
         "case": cell.case.name,
         "x": cell.case.x,
         "method": cell.method,
+        "label": cell.label,
         "seed": cell.settings.seed,
         **{kind: f"{100 * record.figures[kind].mean:.4f}" if record else "diverged" for kind in MEANING},
-        "published": cell.case.published.get(cell.method),
+        "published": cell.case.published.get(cell.label),
         "published_as": recipe.published_as,
         "rounds": cell.settings.rounds,
         "samples": cell.settings.samples,
@@ -186,10 +187,6 @@ def _shown(published: float | str | None) -> str:
     if published is None:
         return NOTHING
     return "failed" if isinstance(published, str) else f"{published:.2f}"
-
-
-def _over_seeds(values: Sequence[float]) -> str:
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def _signed(points: float) -> str:

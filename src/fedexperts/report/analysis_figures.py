@@ -16,18 +16,27 @@ FEW_GROUPS = 12  # up to here each client or class has a colour of its own
 
 
 def client_differences(run: Run, other: Run, difference: Difference) -> go.Figure:
-    """A bar for each client, from its greatest loss to its greatest gain, in the colour of the better run."""
+    """A bar for each client, in the colour of the better run."""
+    better = difference.points >= 0
+    return difference_bars(
+        difference,
+        [(f"{text(run.name)} is better", run.colour, better), (f"{text(other.name)} is better", other.colour, ~better)],
+    )
+
+
+def difference_bars(difference: Difference, groups: Sequence[tuple[str, str, np.ndarray]]) -> go.Figure:
+    """A bar for each client, from its greatest loss to its greatest gain; groups are a name, a colour and who it is."""
     order = np.argsort(difference.points, kind="stable")
     figure = canvas("client" if len(order) <= FEW_CLIENTS else "clients, in order", "difference, points")
-    for winner, mine in ((run, difference.points >= 0), (other, difference.points < 0)):
-        places = np.flatnonzero(mine[order])
+    for name, colour, members in groups:
+        places = np.flatnonzero(members[order])
         figure.add_trace(
             go.Bar(
-                name=f"{text(winner.name)} is better",
+                name=name,
                 x=places,
                 y=difference.points[order][places],
                 customdata=order[places],
-                marker={"color": winner.colour, "line": {"width": 0}},
+                marker={"color": colour, "line": {"width": 0}},
                 hovertemplate="client %{customdata}: %{y:+.2f}<extra></extra>",
             )
         )

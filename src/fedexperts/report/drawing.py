@@ -96,17 +96,16 @@ def heat_map(
 def cells(
     z: np.ndarray, columns: Sequence[str], rows: Sequence[object], numbers: np.ndarray | None, **heat: Any
 ) -> go.Heatmap:
-    """A table of colours from 0 on, with numbers in it if there are any."""
+    """A table of colours, from 0 on if nothing else is said, with numbers in it if there are any."""
     return go.Heatmap(
         z=z,
         x=[text(name) for name in columns],
         y=list(rows),
-        zmin=0,
         xgap=1 if len(columns) <= 50 else 0,
         ygap=1 if len(rows) <= 50 else 0,
         text=numbers,
         texttemplate=None if numbers is None else "%{text}",
-        **heat,
+        **({"zmin": 0} | heat),
     )
 
 

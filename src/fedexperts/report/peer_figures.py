@@ -22,8 +22,10 @@ ALIKE, OTHERS = "clients with the same most frequent class", "other clients"
 WIDEST = 9
 
 
-def mixture(shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, class_names: Sequence[str]) -> go.Figure:
-    """Who is mixed of whom, on the left as numbered, on the right ordered by most frequent class."""
+def mixture(
+    shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, class_names: Sequence[str], says: str
+) -> go.Figure:
+    """How much each has of each, on the left as numbered, on the right ordered by most frequent class; it `says` so."""
     figure = panels(["by number", "by most frequent class"], horizontal_spacing=0.08)
     by_class = np.argsort(dominant, kind="stable")
     numbers = np.where(np.nan_to_num(shares) > 0, np.char.mod("%.2f", np.nan_to_num(shares)), "")
@@ -38,7 +40,7 @@ def mixture(shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, clas
             showscale=panel == 2,
             colorbar=SHARE_BAR,
             hoverongaps=False,
-            hovertemplate="%{y} is made of %{x}: %{z:.3f}<extra></extra>",
+            hovertemplate=f"%{{y}} {says} %{{x}}: %{{z:.3f}}<extra></extra>",
         )
         figure.add_trace(heat, row=1, col=panel)
     ordered = dominant[by_class]

@@ -13,10 +13,11 @@ from fedexperts.report import peer_figures as drawn
 from fedexperts.report.figures import traffic_over_rounds
 from fedexperts.report.runs import Line, line_up, lines
 from fedexperts.report.section import Section
-from fedexperts.report.table import short
+from fedexperts.report.table import rough, short
 
 EDGES = 60
 FEW_LINES = 5  # more than these cannot be told in a sentence
+MADE_OF = "is made of"
 BY_CLASS = "ordered by the clients' most frequent class (of equally frequent ones the first)"
 
 
@@ -34,16 +35,16 @@ def matrix(record: Record, experts: bool = False, name: str | None = None) -> It
         "The last aggregation matrix. A row is a client, a column a client whose experts go into its own: the part "
         f"that they have in the mixture; a row makes 1. On the right the same, {BY_CLASS}: if those with like data "
         "find each other, the squares along the diagonal are strong.",
-        drawn.mixture(shares, [str(client) for client in range(len(dominant))], dominant, record.class_names),
-        f"A client's experts are on average {_percent(own)} its own. "
-        + _alike_in_words(like, "of what comes from others is"),
+        drawn.mixture(shares, list(map(str, range(len(dominant)))), dominant, record.class_names, MADE_OF),
+        f"A client's experts are on average {rough(own)} its own. "
+        + alike_in_words(like, "of what comes from others is"),
     )
     if experts:
         names, whole = found.by_expert()
         yield Section(
             f"Which expert is mixed of which: {name}",
             "As above, for every single expert: 3.1 is client 3's expert 1.",
-            drawn.mixture(whole, [f"{k}.{j}" for k, j in names], dominant[names[:, 0]], record.class_names),
+            drawn.mixture(whole, [f"{k}.{j}" for k, j in names], dominant[names[:, 0]], record.class_names, MADE_OF),
         )
 
 
@@ -90,7 +91,7 @@ def peers(record: Record, edges: int = EDGES, name: str | None = None) -> Iterat
         drawn.talk(found, dominant, record.class_names, edges),
         f"{found.counts.sum():,} fetches between {len(pairs)} of {comb(len(dominant), 2)} pairs of clients, "
         f"most often clients {one} and {other} ({times:,}); asked most: client {given.argmax()} ({given.max():,}). "
-        + _alike_in_words(analyses.likeness(found.counts, dominant), "of the fetches are"),
+        + alike_in_words(analyses.likeness(found.counts, dominant), "of the fetches are"),
     )
 
 
@@ -109,16 +110,12 @@ def traffic(records: Sequence[Record]) -> Section:
 # --- in words
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _alike_in_words(like: Likeness | None, of_what: str) -> str:
+def alike_in_words(like: Likeness | None, of_what: str) -> str:
     if like is None:
         return "Nothing comes from others."
     return (
-        f"{_percent(like.found)} {of_what} between clients with the same most frequent class; by chance it would be "
-        f"{_percent(like.by_chance)}."
+        f"{rough(like.found)} {of_what} between clients with the same most frequent class; by chance it would be "
+        f"{rough(like.by_chance)}."
     )
 
 
@@ -130,10 +127,10 @@ def _use_in_words(times: np.ndarray, names: Sequence[str]) -> str:
         return f"Every sample goes to {names[most]}: the others are not used."
     on_clients = analyses.agreement(times.sum(axis=2, keepdims=True))
     return (
-        f"Chosen most: {names[most]}, for {_percent(of_all[most])} of the samples; least: {names[least]}, for "
-        f"{_percent(of_all[least])}. {_percent(analyses.agreement(together))} of the samples go where most of their "
-        f"class go ({_percent(of_all[most])} if classes made no difference); on their own client, "
-        f"{_percent(analyses.agreement(times))} ({_percent(on_clients)})."
+        f"Chosen most: {names[most]}, for {rough(of_all[most])} of the samples; least: {names[least]}, for "
+        f"{rough(of_all[least])}. {rough(analyses.agreement(together))} of the samples go where most of their "
+        f"class go ({rough(of_all[most])} if classes made no difference); on their own client, "
+        f"{rough(analyses.agreement(times))} ({rough(on_clients)})."
     )
 
 

@@ -51,16 +51,35 @@ class Run:
 
     @property
     def gain(self) -> float | None:
-        """The mean of the clients' gains, as exact as it is shown: a lead that nobody sees is none."""
-        return round(sum(self.gains) / len(self.gains), 2) + 0.0 if self.gains else None  # + 0.0: never "-0.00"
+        """The mean of the clients' gains, as it is shown."""
+        return _shown_mean(self.gains)
 
 
 @dataclass(frozen=True)
 class Line:
     """Runs that are drawn as one: they differ in nothing but their seed."""
 
-    run: Run
-    records: Sequence[Record]
+    run: Run  # how it is called and drawn, with the record of the first
+    runs: Sequence[Run]
+
+    @property
+    def records(self) -> list[Record]:
+        return [run.record for run in self.runs]
+
+    @property
+    def selected(self) -> list[float]:
+        """The selected mean accuracy of each seed."""
+        return [run.selected.mean for run in self.runs]
+
+    @property
+    def gains(self) -> list[float]:
+        """What each client of each seed gains over Standalone with that seed, in points."""
+        return [gain for run in self.runs for gain in run.gains]
+
+    @property
+    def gain(self) -> float | None:
+        """The mean of the gains, as exact as it is shown: a lead that nobody sees is none."""
+        return _shown_mean(self.gains)
 
     @property
     def rounds(self) -> np.ndarray:
@@ -92,8 +111,7 @@ def lines(runs: Sequence[Run]) -> list[Line]:
         for group, name in zip(groups, run_names(firsts, {"seed"}), strict=True)
     ]
     return [
-        Line(replace(look, name=name), [run.record for run in group])
-        for look, name, group in zip(line_up(firsts), names, groups, strict=True)
+        Line(replace(look, name=name), group) for look, name, group in zip(line_up(firsts), names, groups, strict=True)
     ]
 
 
@@ -107,6 +125,10 @@ def sweep_looks(sweep: Sweep) -> list[Run]:
 def ranked(runs: Sequence[Run]) -> list[Run]:
     """Best selected mean first."""
     return sorted(runs, key=lambda run: -run.selected.mean)
+
+
+def _shown_mean(points: Sequence[float]) -> float | None:
+    return round(sum(points) / len(points), 2) + 0.0 if points else None  # + 0.0: never "-0.00"
 
 
 def _looks(records: Sequence[Record]) -> list[tuple[str, str, str]]:
@@ -155,6 +177,11 @@ def run_names(records: Sequence[Record], ignored: Container[str] = ()) -> list[s
 
 
 def _flat(record: Record, ignored: Container[str]) -> dict[str, Any]:
-    values = record.settings.model_dump()
+    values, begins_with = record.settings.model_dump(), record.settings.begins_with
     values |= values.pop("options")
-    return {key: value for key, value in values.items() if value is not None and key not in ignored}
+    for table in [name for name, value in values.items() if isinstance(value, dict)]:
+        inner = values.pop(table)  # how a run was made that this one begins with; if it has a folder, that says it
+        values |= {} if begins_with else {f"{table} {name}": value for name, value in inner.items()}
+    for name, folder in begins_with.items():  # every seed begins with another run
+        values[name] = None if "seed" in ignored else folder.name
+    return {key.rstrip("_"): value for key, value in values.items() if value is not None and key not in ignored}

@@ -8,11 +8,11 @@ from fedexperts import analyses
 from fedexperts.analyses import GATES, REPRESENTATIONS, SampleTable
 from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until, task_of
 from fedexperts.report import analysis_figures as drawn
-from fedexperts.report import peer_sections
+from fedexperts.report import peer_sections, pool_sections
 from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
 from fedexperts.report.runs import Line, line_up, lines, sweep_looks
 from fedexperts.report.section import Section
-from fedexperts.report.table import percent
+from fedexperts.report.table import over_seeds
 
 READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
 SHOWN_CLIENTS = 12
@@ -50,6 +50,8 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
         loss_curves(records),
     )
     for run in runs:
+        yield from pool_sections.mixture(run.record, name=run.name)
+        yield from pool_sections.pool(run.record, name=run.name)
         yield from gates(run.record, name=run.name)
         yield from peer_sections.experts(run.record, name=run.name)
         yield from peer_sections.matrix(run.record, name=run.name)
@@ -189,9 +191,7 @@ def representations(record: Record, name: str | None = None) -> Iterator[Section
 
 
 def _selected(line: Line) -> str:
-    means = np.array([record.figures["selected"].mean for record in line.records])
-    spread = f" ± {percent(means.std(ddof=1))}" if len(means) > 1 else ""
-    return f"{line.run.name}: {percent(means.mean())}{spread} %"
+    return f"{line.run.name}: {over_seeds(line.selected)} %"
 
 
 def _weights_in_words(table: SampleTable, experts: Sequence[int]) -> str:

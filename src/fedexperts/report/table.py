@@ -1,6 +1,7 @@
 """The comparison of runs as a table, for the terminal and for the page."""
 
 from collections.abc import Sequence
+from statistics import mean, stdev
 
 from rich import box
 from rich.console import JustifyMethod
@@ -120,6 +121,16 @@ def notes(records: Sequence[Record]) -> list[str]:
 
 def percent(fraction: float) -> str:
     return f"{100 * fraction:.2f}"
+
+
+def over_seeds(fractions: Sequence[float]) -> str:
+    """The mean in percent and, of several seeds, the standard deviation."""
+    return percent(mean(fractions)) + (f" ± {percent(stdev(fractions))}" if len(fractions) > 1 else "")
+
+
+def rough(share: float) -> str:
+    """In whole percent, as in a sentence."""
+    return f"{100 * share:.0f} %"
 
 
 def prefix_for(largest: float, prefixes: str) -> str:
