@@ -1,7 +1,7 @@
 """`make bench`: how fast, as ratios within one run on one machine. Nothing here is asserted.
 
-python benchmarks/bench.py                 what the machine can do: GPU figures on a GPU, CPU figures on a CPU
-python benchmarks/bench.py --json FILE     the figures as JSON too
+python benchmarks/bench.py                     what the machine can do: GPU figures on a GPU, CPU figures on a CPU
+python benchmarks/bench.py --markdown FILE     the figures as tables too
 """
 
 import argparse
@@ -25,6 +25,8 @@ from fedexperts.methods import Model, method_class
 from fedexperts.models import build
 from fedexperts.task import Task
 
+Parts = dict[str, Callable[[], dict[str, float]]]
+"""What is measured: title → work that gives figures by name."""
 BATCH, TRAIN, TEST, VALIDATION, LR = 50, 500, 100, 50, 0.01
 
 
@@ -146,6 +148,19 @@ def markdown(found: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def report(parts: Parts, environment: dict[str, str], path: Path | None) -> None:
+    """Measure one part after another; each is printed, and written to the file, when it is there."""
+    found: dict[str, Any] = {"machine": environment}
+    print(" · ".join(f"{k} {v}" for k, v in environment.items()), flush=True)
+    for title, part in parts.items():
+        found[title] = part()
+        print(f"\n{title}")
+        for name, value in found[title].items():
+            print(f"  {name:48} {value:12,.2f}", flush=True)
+        if path:
+            path.write_text(markdown(found), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markdown", type=Path)
@@ -153,7 +168,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     small, wide = "CNN with 6 and 16 filters", "CNN with 32 and 64 filters"
-    parts: dict[str, Callable[[], dict[str, float]]]
+    parts: Parts
     if device == "cuda":
         sizes = "50 clients × 500 images, batch 50"
         parts = {
@@ -172,15 +187,7 @@ def main() -> None:
             ),
             "FedMoE, 10 clients × 500 images, five models, float32": lambda: fedmoe(device, 10),
         }
-    found: dict[str, Any] = {"machine": machine(device, arguments.commit)}
-    print(" · ".join(f"{k} {v}" for k, v in found["machine"].items()), flush=True)
-    for title, part in parts.items():
-        found[title] = part()
-        print(f"\n{title}")
-        for name, value in found[title].items():
-            print(f"  {name:48} {value:12,.2f}", flush=True)
-        if arguments.markdown:
-            arguments.markdown.write_text(markdown(found), encoding="utf-8")
+    report(parts, machine(device, arguments.commit), arguments.markdown)
 
 
 if __name__ == "__main__":

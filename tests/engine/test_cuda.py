@@ -56,6 +56,14 @@ def test_a_fixed_gate_can_be_captured(name: str, caplog: pytest.LogCaptureFixtur
     assert not caplog.messages
 
 
+def test_experts_that_learn_from_each_other_equal_the_cpu_loop() -> None:
+    values = {"rounds": 8, "options": {"mixing": "distil", "experts": (2, 3)}}
+    expected = states(finished("fedmoe-da", TASK, **values))
+    found = [states(finished("fedmoe-da", TASK, **values, device="cuda", executor="stacked")) for _ in range(2)]
+    assert_close(on_cpu(found[0]), expected)
+    assert_same_bits(*found)
+
+
 def test_graphs_of_groups_that_come_and_go_do_not_disturb_each_other() -> None:
     # Ten of forty clients with five models: in each round other groups, of other sizes, run side by side.
     task = make_task("heterogeneous", tuple(range(40, 640, 15)))

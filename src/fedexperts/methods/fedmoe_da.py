@@ -216,8 +216,8 @@ class FedMoEDA(Method):
             want: {name.removeprefix(f"{want.what}."): tensor for name, tensor in message.tensors.items()}
             for want, message in served.items()
         }
-        mix = self._asked if self._distils else _averaged
-        return mix(after, at_hand, shares(found, at_hand))
+        weights = shares(found, at_hand)
+        return self._asked(after, at_hand, weights) if self._distils else _averaged(at_hand, weights)
 
     def _asked(self, after: Trained, at_hand: Mapping[Want, State], weights: Tensor) -> State:
         """What all experts at hand say of some of the client's samples, to be learnt when it next trains."""
@@ -234,7 +234,7 @@ class FedMoEDA(Method):
         }
 
 
-def _averaged(after: Trained, at_hand: Mapping[Want, State], weights: Tensor) -> State:
+def _averaged(at_hand: Mapping[Want, State], weights: Tensor) -> State:
     """Φ_i = Σ a_ij Φ_j (Eq. 11); the client's own experts come first."""
     adopted: State = {}
     for layer in next(iter(at_hand.values())):
