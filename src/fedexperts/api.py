@@ -121,16 +121,23 @@ def run(
     return execute(settings, task, folder=None if out is None else Path(out), observers=observers)
 
 
-def settings_for(method: str, values: Mapping[str, Any]) -> Settings:
-    """Complete settings from plain values: settings and the method's own options, flat or in a table of its name."""
+def settings_for(method: str, values: Mapping[str, Any], planned: Mapping[Path, Settings] | None = None) -> Settings:
+    """Complete settings from plain values: settings and the method's own options, flat or in a table of its name.
+
+    A run may go on from one that is only `planned` for a folder.
+    """
     kind = method_class(method)
+
+    def saved(folder: Path) -> Settings:
+        return planned[folder] if planned and folder in planned else Settings.saved(folder / SETTINGS)
+
     values = with_model({f"{name}_" if iskeyword(name) else name: value for name, value in values.items()})
     tables = {name: values.pop(name) for name in list(values) if name in registry()}
     for name, table in {"options": values.get("options", {}), **tables}.items():
         if not isinstance(table, dict):
             raise SettingsError(f"'{name}' must be a table of {method}'s own settings, not {table!r}")
     options = values.pop("options", {}) | tables.get(method, {})
-    values = kind.arranged(values | {"options": options})
+    values = kind.arranged(values | {"options": options}, saved)
     options = values.pop("options", {})
     known = set(Settings.model_fields)
     own = set(kind.Options.model_fields)

@@ -36,6 +36,19 @@ def test_three_figures() -> None:
     assert last.weighted == pytest.approx(np.average(accuracy, weights=np.arange(10, 30)))
 
 
+def test_larger_clients_may_count_more() -> None:
+    scores = {1: [(0.9, 0.8), (0.1, 0.2)], 2: [(0.2, 0.1), (0.6, 0.7)]}  # a small client is better in 1, a large in 2
+    made = [
+        dict.fromkeys(COLUMNS, 0) | {"round": now, "client": client, "test_samples": (10, 90)[client]}
+        | {"validation_accuracy": own[0], "test_accuracy": own[1]}
+        for now, both in scores.items() for client, own in enumerate(both)
+    ]  # fmt: skip
+    plain, by_samples = curve(made).figures(), curve(made).figures(by_samples=True)
+    assert [plain[kind].round for kind in ("selected", "peak")] == [1, 1]
+    assert [by_samples[kind].round for kind in ("selected", "peak")] == [2, 2]
+    assert by_samples["peak"].weighted == pytest.approx(0.64)
+
+
 def test_selection_never_looks_at_test_data() -> None:
     changed = [row | {"test_accuracy": 1.0 - (row["test_accuracy"] or 0)} for row in rows()]
     assert curve(changed).figures()["selected"].round == curve(rows()).figures()["selected"].round

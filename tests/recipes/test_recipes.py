@@ -34,6 +34,10 @@ PAPERS = {
         *("table2", "table3", "figure3", "figure4", "figure5"),
         "drop",  # ours
     },
+    "pm-moe": {
+        *("table1", "table2", "table3", "table4"),
+        *("figure5-depth", "figure5-activation", "figure5-start", "figure6", "figure7", "figure8"),
+    },
 }
 
 
@@ -41,6 +45,7 @@ def test_the_papers_tables_and_figures_are_there() -> None:
     assert set(shipped()) == {f"{paper}/{name}" for paper, names in PAPERS.items() for name in names}
     assert read("fedmoe/table3").runs == 48
     assert read("fedmoe-da/table2").runs == 6 * 12
+    assert read("pm-moe/table2").runs == 12 * (2 * 9 + 1)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -49,11 +54,12 @@ def test_a_shipped_recipe_is_sound(name: str) -> None:
     assert cells(name)  # every method, setting and option is known
     for case in recipe.cases:
         assert all(value == FAILED or 0 < float(value) < 100 for value in case.published.values())
-        assert (case.x is not None) == (recipe.shows == "sweep") == bool(recipe.axis)
+        swept = case.x is not None or recipe.over is not None  # over cases, or over methods with different settings
+        assert swept == (recipe.shows == "sweep") == bool(recipe.axis)
         assert (case.target is not None) == (recipe.shows == "cost")
     if recipe.shows == "table" and "no paper" not in recipe.source:
-        known = {method for method in recipe.methods if method != "standalone"}
-        assert all(case.published.keys() - {"standalone"} == known for case in recipe.cases)
+        for case in recipe.cases:
+            assert case.published.keys() | {"standalone"} == recipe.methods_of(case).keys() | {"standalone"}
 
 
 @pytest.mark.parametrize("scale", [0.02, 1.0])
@@ -105,6 +111,59 @@ def test_fedjets_and_pre_trained_embeddings_begin_with_the_cases_fedavg() -> Non
     assert frozen.needs == tuned.needs
     [averaged] = frozen.needs
     assert averaged.folder in {cell.folder for cell in cells("fedmoe-da/table2") if cell.method == "fedavg"}
+
+
+def test_pm_moes_figures_agree_with_the_papers_own_averages() -> None:
+    """Its column "Avg ↑" is the mean improvement of a base; that of LG-FedAvg is not as printed (see table2.toml)."""
+    printed = {
+        "fedper": 0.0275, "lg-fedavg": 0.0675, "fedrep": 0.0258, "fedrod": 0.1425, "fedgh": 0.3675, "fedbabu": 0.1267,
+        "gpfl": 0.5208, "fedcp": 0.2575, "dbe": 0.9033,
+    }  # fmt: skip
+    cases = [case.published for case in read("pm-moe/table2").cases]
+    for base, average in printed.items():
+        gains = [published[f"{base}+pm-moe"] - published[base] for published in cases]
+        assert np.mean(gains) == pytest.approx(average, abs=0.0001), base
+
+
+def test_pm_moes_tables_meet() -> None:
+    """Tables 1, 3 and 4 print figures of Table 2; where they do not, the heads of the recipes say so."""
+    table2 = {case.name: case.published for case in read("pm-moe/table2").cases}
+    differing = set()
+    for name in ("table1", "table3", "table4"):
+        for case in read(f"pm-moe/{name}").cases:
+            shared = case.published.keys() & table2[case.name].keys()
+            differing |= {(case.name, m) for m in shared if case.published[m] != table2[case.name][m]}
+    assert differing == {
+        ("Tiny-ImageNet, S = 20", "fedgh"), ("AG News, S = 20", "fedgh"), ("Tiny-ImageNet, S = 20", "dbe"),
+        ("CIFAR-10, S = 20", "fedbabu+pm-moe"), ("CIFAR-100, S = 20", "dbe+pm-moe"),
+        ("Tiny-ImageNet, S = 20", "fedcp+pm-moe"), ("AG News, S = 20", "dbe+pm-moe"),
+    }  # fmt: skip
+
+
+def test_pm_moe_goes_on_from_the_cases_own_bases() -> None:
+    folders = {cell.folder for cell in cells("pm-moe/table2")}
+    for name in (name for name in shipped() if name.startswith("pm-moe/")):
+        for cell in cells(name):
+            assert (cell.method == "pm-moe") == bool(cell.needs)
+            for base in cell.needs:
+                assert cell.label.startswith(f"{base.label}+")
+                assert base.folder in folders or name == "pm-moe/table3"  # which has three seeds
+                assert cell.settings.part(TaskSettings) == base.settings.part(TaskSettings)
+    small = cells("pm-moe/table2", 0.02)
+    assert {cell.settings.rounds for cell in small} == {40, 51}
+
+
+def test_pm_moes_figures_change_the_gate() -> None:
+    wanted = {
+        "figure5-depth": ("gate_depth", {1, 2, 3, 4}),
+        "figure5-activation": ("gate_activation", {"relu", "leaky-relu", "prelu", "elu", "selu", "silu", "mish"}),
+        "figure5-start": ("gate_start", {"uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"}),
+        "figure6": ("top", {2, 4, 8, 16, 20}),
+        "figure7": ("gate_lr", {0.05, 0.1, 0.5}),
+        "figure8": ("gate_epochs", {200}),
+    }
+    for name, (option, values) in wanted.items():
+        assert {cell.settings.options[option] for cell in cells(f"pm-moe/{name}")} == values
 
 
 def test_figures_sweep_what_they_say_and_meet_the_table() -> None:

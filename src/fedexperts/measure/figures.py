@@ -53,20 +53,22 @@ class Curve:
     test: np.ndarray
     test_samples: np.ndarray
 
-    def figures(self) -> dict[Kind, Figure]:
+    def figures(self, by_samples: bool = False) -> dict[Kind, Figure]:
+        """In the best rounds by the plain mean over clients, or by the mean in which larger ones count more."""
+        weights = self.test_samples if by_samples else None
         return {
             "last": self.figure(len(self.rounds) - 1),
-            "selected": self.figure(best_round(self.validation)),
-            "peak": self.figure(best_round(self.test)),
+            "selected": self.figure(best_round(self.validation, weights)),
+            "peak": self.figure(best_round(self.test, weights)),
         }
 
     def figure(self, position: int) -> Figure:
         return Figure.of(int(self.rounds[position]), self.test[position], self.test_samples)
 
 
-def best_round(accuracy: np.ndarray) -> int:
+def best_round(accuracy: np.ndarray, weights: np.ndarray | None = None) -> int:
     """Of rounds × clients, the round with the best mean; of several equal ones the last, which has trained the most."""
-    means = accuracy.mean(axis=1)
+    means = np.average(accuracy, axis=1, weights=weights)
     return int(np.flatnonzero(means >= means.max() - 1e-12)[-1])
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedexperts.config import Frozen, TrainSettings
+from fedexperts.config import Frozen, Settings, TrainSettings
 from fedexperts.errors import MethodError
 from fedexperts.methods.message import Channel, Message, Owner, State, part_of, select
 from fedexperts.models import Parts, build
@@ -157,9 +157,15 @@ class Method:
 
     options: Frozen
 
+    goes_on_from: ClassVar[str] = ""
+    """The setting, if there is one, that names the folder of a run: this one goes on with its task and its models."""
+
     @classmethod
-    def arranged(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What a user gives, by name, as the settings and options of this method's own run."""
+    def arranged(cls, values: Mapping[str, Any], saved: Callable[[Path], Settings]) -> dict[str, Any]:
+        """What a user gives, by name, as the settings and options of this method's own run.
+
+        `saved` has the settings of the run in a folder.
+        """
         return dict(values)
 
     def begins(self) -> Beginning | None:

@@ -108,15 +108,17 @@ class PMMoE(Method):
 
     # --- two phases
 
+    goes_on_from = "from"
+
     @classmethod
-    def arranged(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def arranged(cls, values: Mapping[str, Any], saved: Callable[[Path], Settings]) -> dict[str, Any]:
         """How to train is said of the first phase; the second trains gates, an epoch in each round after the first."""
         given = {**values.get("options", {}), **values}
         given.pop("options", None)
         if "pretraining" in given:  # as a run saves it
             return given
         if folder := given.get("from_"):
-            done = Settings.saved(Path(folder) / "settings.toml")
+            done = saved(Path(folder))
             if said := sorted(set(given) & (set(TrainSettings.model_fields) - {"batch_size"})):
                 raise SettingsError(f"{', '.join(said)}: the first phase is over; --from {folder} says how it was")
             task = done.part(TaskSettings).model_dump(exclude_none=True)

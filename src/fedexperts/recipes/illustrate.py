@@ -24,11 +24,13 @@ SHOWN = 10
 
 def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction, folder: Path) -> Iterator[str]:
     """Write the pages, and say what each found."""
-    cases = {case.name: (case, _records(lines, reduction)) for case, lines in by_case(outcomes)}
-    if recipe.shows == "sweep":
+    sweep = recipe.shows == "sweep"  # its lines are named by what they differ in, whatever the labels of their points
+    cases = {case.name: (case, _records(lines, reduction, not sweep)) for case, lines in by_case(outcomes)}
+    if sweep:
         for data in dict.fromkeys(r.settings.data for _, records in cases.values() for r in records):
             own = [r for _, records in cases.values() for r in records if r.settings.data == data]
-            yield from _draw(own, [sections.sweep(own, kind=recipe.published_as)], folder / f"{data}.html")
+            section = sections.sweep(own, recipe.over, recipe.published_as)
+            yield from _draw(own, [section], folder / f"{data}.html")
         return
     for case, records in cases.values():
         if records and recipe.shows == "table":
@@ -37,12 +39,16 @@ def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction
             yield from _draw(records, list(_sections(recipe, case, records)), folder / f"{case.folder}.html")
 
 
-def _records(lines: Sequence[Line], reduction: Reduction) -> list[Record]:
+def _records(lines: Sequence[Line], reduction: Reduction, labelled: bool) -> list[Record]:
     """The runs of a case; each says how it is not as published, and what came of those that have no record."""
     lost = [str(outcome) for line in lines for outcome in line.outcomes if outcome.record is None]
     said = [*filter(None, [str(reduction)]), *lost]
     return [
-        replace(outcome.record, title=outcome.cell.title, notes=[*said, *outcome.record.notes])
+        replace(
+            outcome.record,
+            title=outcome.cell.title if labelled else outcome.record.title,
+            notes=[*said, *outcome.record.notes],
+        )
         for line in lines
         for outcome in line.outcomes
         if outcome.record is not None

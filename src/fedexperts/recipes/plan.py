@@ -10,11 +10,11 @@ from pydantic import Field
 from scipy.stats import gamma
 
 from fedexperts import api
-from fedexperts.config import Frozen, NamesInTurn, Seeds, Settings
+from fedexperts.config import Frozen, NamesInTurn, Seeds, Settings, TaskSettings, TrainSettings
 from fedexperts.data import MIN_SAMPLES
 from fedexperts.data.registry import find
 from fedexperts.errors import SettingsError, suggestion
-from fedexperts.methods import registry
+from fedexperts.methods import method_class, registry
 from fedexperts.recipes.recipe import Case, Recipe, Values, naming
 
 RUNS = "runs"
@@ -75,15 +75,17 @@ def least_samples(settings: Settings) -> int:
     """How many samples per client let every one have `MIN_SAMPLES` and two of each of its classes.
 
     With Dirichlet(α) shares of K classes a client's part follows Gamma(Kα), nearly: the mean must be so large that
-    with a chance of `LUCK` none of the N clients falls below the minimum. Classes that nobody has are lost.
+    with a chance of `LUCK` none of the N clients falls below the minimum. What is spread evenly is sure. Classes that
+    nobody has are lost.
     """
     pathological, all_classes = settings.partition == "pathological", find(settings.data).classes
     classes = settings.classes_per_client if pathological else all_classes
     least = max(FEW_SAMPLES, 2 * classes * pathological)
-    uneven = settings.partition == "dirichlet" or (pathological and not settings.balanced)
-    if uneven and settings.samples_per_client is None:
+    even = {"dirichlet": 0.0, "dirichlet-shared": settings.shared_ratio, "pathological": float(settings.balanced)}
+    evenly = even.get(settings.partition, 1.0)
+    if evenly < 1 and settings.samples_per_client is None:
         shape = classes * settings.alpha
-        lowest = gamma.ppf(1 - LUCK ** (1 / settings.clients), shape) / shape
+        lowest = evenly + (1 - evenly) * gamma.ppf(1 - LUCK ** (1 / settings.clients), shape) / shape
         least = max(least, ceil(MIN_SAMPLES / max(lowest, 1e-9)))
     return ceil(least * max(1, all_classes / (settings.clients * classes)))
 
@@ -158,17 +160,29 @@ class _Runs:
                 raise SettingsError(f"'{label}' is a method; call {method} with these settings something else")
             given = self.before | own | self.after
             given = {name: value for name, value in given.items() if name == method or name not in registry()}
+            if goes_on := method_class(method).goes_on_from in own:
+                given = self._of_its_own(given, own)
             needs: dict[str, Cell] = {}
-            settings = api.settings_for(method, self._placed(given, needs, (*above, label)))
+            placed = self._placed(given, needs, (*above, label))
+            planned = {need.folder: need.settings for need in needs.values()}
+            settings = api.settings_for(method, placed, planned)
             self.made[label] = Cell(
                 case=self.case,
                 label=label,
-                settings=self.reduction.of(settings),
+                settings=settings if goes_on else self.reduction.of(settings),
                 folder=self.folder / f"{label}-seed{settings.seed}",
                 wanted=label in self.wanted,
                 needs=tuple(needs.values()),
             )
         return self.made[label]
+
+    def _of_its_own(self, given: Values, own: Values) -> Values:
+        """What of the settings is about a run that goes on from another, which has the rest from there.
+
+        It is as much smaller as that one is, and it is looked at as it says itself: it is a short one.
+        """
+        there = {*TaskSettings.model_fields, *TrainSettings.model_fields, "evaluate_every"} - {*own, *self.after}
+        return {name: value for name, value in given.items() if name not in there}
 
     def _placed(self, values: Values, needs: dict[str, Cell], above: tuple[str, ...]) -> Values:
         """The settings with a folder in place of each `{ run = LABEL }`; `needs` takes up the runs there."""

@@ -10,15 +10,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from fedexperts.config import Frozen, Seeds, read_toml
 from fedexperts.errors import DataError, MethodError, SettingsError, suggestion
-from fedexperts.measure import Kind
+from fedexperts.measure import Figure, Kind, Record
 
 FAILED = "-"
 """What a paper prints where a method did not converge."""
 CLAIMED: Kind = "selected"
 """The figure for claims of our own."""
-INHERITED = ("settings", "published_as", "methods", "seeds")
+INHERITED = ("settings", "published_as", "published_mean", "methods", "seeds")
 """What a recipe takes from its base. Cases and claims are always its own."""
 HOME = Path(__file__).parent
+Mean = Literal["clients", "samples"]
 Values = dict[str, Any]
 
 
@@ -55,6 +56,7 @@ class Case(Frozen):
     target: float | None = Field(None, gt=0, lt=1, description="mean accuracy until which rounds and costs are counted")
     settings: Values = Field(default_factory=dict, description="any field of the settings, and methods' own options")
     methods: Methods | None = Field(None, description="methods, if not the recipe's")
+    also: Methods | None = Field(None, description="methods beside those")
     seeds: Seeds | None = Field(None, description="seeds, if not the recipe's")
     published: dict[str, float | Literal["-"]] = Field(
         default_factory=dict, description="the paper's figure by method, in %; '-' = it did not converge"
@@ -78,13 +80,15 @@ class Recipe(Frozen):
     base: str | None = Field(
         None,
         description="another recipe, or its path from this one's folder: its settings, which this one changes, and its "
-        "published_as, methods and seeds where this one has none",
+        "published_as, published_mean, methods and seeds where this one has none",
     )
     shows: Literal["table", "clients", "tsne", "cost", "sweep", "gates", "convergence"] = Field(
         "table", description="how it is shown: a table, or the figure of that analysis"
     )
     axis: str = Field("", description="what the cases' x is")
+    over: str | None = Field(None, description="the setting that is swept, where runs differ in several")
     published_as: Kind = Field("peak", description="which of our three figures the paper prints")
+    published_mean: Mean = Field("clients", description="whether all clients count alike in it, or all samples")
     claims: tuple[str, ...] = Field((), description="what the paper says about it in words")
     settings: Values = Field(default_factory=dict, description="as in a case, for all of them")
     methods: Methods = Field(description="names, or a table of labels with settings and options of their own")
@@ -109,7 +113,7 @@ class Recipe(Frozen):
 
     def methods_of(self, case: Case) -> dict[str, Values]:
         """Labels and settings of their own."""
-        return case.methods or self.methods
+        return (case.methods or self.methods) | (case.also or {})
 
     def seeds_of(self, case: Case) -> tuple[int, ...]:
         return case.seeds or self.seeds
@@ -123,6 +127,15 @@ class Recipe(Frozen):
     def compared(self) -> list[Kind]:
         """Our figures that are set against the paper's: the one that it prints, and the one that we claim."""
         return list(dict.fromkeys([self.published_as, CLAIMED])) if self.published else []
+
+    def accuracy(self, record: Record, kind: Kind) -> float:
+        """Of a run, in the round that is meant if clients count as in the paper."""
+        figures = record.figures if self.published_mean == "clients" else record.curve.figures(by_samples=True)
+        return self.mean_of(figures[kind])
+
+    def mean_of(self, figure: Figure) -> float:
+        """Over clients, as the paper takes it."""
+        return figure.mean if self.published_mean == "clients" else figure.weighted
 
     @property
     def runs(self) -> int:

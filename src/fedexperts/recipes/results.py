@@ -14,6 +14,7 @@ from fedexperts.files import write_atomically
 from fedexperts.measure import MEANING, Kind, Record
 from fedexperts.methods import Channel
 from fedexperts.methods.standalone import Standalone
+from fedexperts.recipes.mixtures import mixture_columns, mixture_in_words, mixture_of, mixture_table
 from fedexperts.recipes.plan import Reduction
 from fedexperts.recipes.recipe import CLAIMED, FAILED, Case, Recipe
 from fedexperts.recipes.reproduce import Outcome
@@ -44,22 +45,23 @@ class Line:
         if not self.records:
             figures = ["diverged"] * len(MEANING)
         else:
-            figures = [over_seeds([record.figures[kind].mean for record in self.records]) for kind in MEANING]
+            figures = [over_seeds([recipe.accuracy(record, kind) for record in self.records]) for kind in MEANING]
             title += f" ({lost} of {len(self.outcomes)} diverged)" * (lost > 0)
-        compared = [_shown(self.published), *map(self._difference, recipe.compared)] if recipe.compared else []
-        return [title, *figures, *compared, self._gain()]
+        compared = [_shown(self.published), *(self._difference(recipe, kind) for kind in recipe.compared)]
+        return [title, *figures, *(compared if recipe.compared else []), self._gain(recipe)]
 
-    def _difference(self, kind: Kind) -> str:
+    def _difference(self, recipe: Recipe, kind: Kind) -> str:
         if not self.records or not isinstance(self.published, float):
             return NOTHING
-        return _signed(mean(100 * record.figures[kind].mean for record in self.records) - self.published)
+        return _signed(mean(100 * recipe.accuracy(record, kind) for record in self.records) - self.published)
 
-    def _gain(self) -> str:
+    def _gain(self, recipe: Recipe) -> str:
         """Over Standalone with the same seed."""
         pairs = [(record, self.alone[seed]) for record in self.records if (seed := record.settings.seed) in self.alone]
         if not pairs or self.outcomes[0].cell.method == Standalone.name:
             return NOTHING
-        return _signed(mean(100 * (own.figures[CLAIMED].mean - alone.figures[CLAIMED].mean) for own, alone in pairs))
+        gains = [recipe.accuracy(own, CLAIMED) - recipe.accuracy(alone, CLAIMED) for own, alone in pairs]
+        return _signed(100 * mean(gains))
 
 
 def headers(recipe: Recipe) -> list[str]:
@@ -98,7 +100,8 @@ def explanation(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
     seeds = sorted({outcome.cell.settings.seed for outcome in outcomes})
     several = ", and over the seeds with their standard deviation" * (len(seeds) > 1)
     lines = [f"{len(outcomes)} runs; the recipe has {recipe.runs}."] * (len(outcomes) != recipe.runs)
-    lines.append(f"Test accuracy in %, mean over clients{several}. Seeds: {', '.join(map(str, seeds))}.")
+    over = "clients, weighted by their test samples" if recipe.published_mean == "samples" else "clients"
+    lines.append(f"Test accuracy in %, mean over {over}{several}. Seeds: {', '.join(map(str, seeds))}.")
     lines += [f"{kind} = {meaning}" for kind, meaning in MEANING.items()]
     if recipe.published:
         lines.append(f"published = in {recipe.source}, which prints the {recipe.published_as}; differences in points")
@@ -106,7 +109,7 @@ def explanation(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
         lines.append("failed = the paper prints '-': it did not converge")
     lines.append(f"gain = {CLAIMED} over Standalone's with the same seed, in points")
     lines += [f"The paper says: {claim}" for claim in recipe.claims]
-    lines += [str(outcome) for outcome in outcomes if outcome.record is None]
+    lines += [*mixture_in_words(outcomes), *(str(outcome) for outcome in outcomes if outcome.record is None)]
     return lines + notes([outcome.record for outcome in outcomes if outcome.record is not None])
 
 
@@ -115,7 +118,10 @@ def write_results(
 ) -> None:
     """`results.csv`, a row per run, and `results.md`, the table as it can stand in a document."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [_row(recipe, outcome, reduction) for outcome in outcomes]
+    pooled = any(map(mixture_of, outcomes))
+    rows = [
+        _row(recipe, outcome, reduction) | (mixture_columns(recipe, outcome) if pooled else {}) for outcome in outcomes
+    ]
     with open(folder / "results.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
@@ -146,7 +152,8 @@ def _row(recipe: Recipe, outcome: Outcome, reduction: Reduction) -> dict[str, ob
         "method": cell.method,
         "label": cell.label,
         "seed": cell.settings.seed,
-        **{kind: f"{100 * record.figures[kind].mean:.4f}" if record else "diverged" for kind in MEANING},
+        **{kind: f"{100 * recipe.accuracy(record, kind):.4f}" if record else "diverged" for kind in MEANING},
+        "mean_over": recipe.published_mean,
         "published": cell.case.published.get(cell.label),
         "published_as": recipe.published_as,
         "rounds": cell.settings.rounds,
@@ -172,6 +179,7 @@ def _markdown(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction,
         for line in lines:
             yield f"| {case.name} | {' | '.join(line.cells(recipe))} |"
     yield ""
+    yield from mixture_table(recipe, [line.outcomes for _, lines in by_case(outcomes) for line in lines])
     yield from (f"- {line}" for line in explanation(recipe, outcomes))
     records = [outcome.record for outcome in outcomes if outcome.record is not None]
     for fact in ("fedexperts", "commit", "torch", "device"):

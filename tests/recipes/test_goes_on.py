@@ -1,0 +1,136 @@
+"""Runs that go on where another run of their recipe ended, with its task and its models: PM-MoE over its bases."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedexperts.measure import Record
+from fedexperts.recipes import Choice, Reduction, plan, read
+
+Cli = Callable[..., tuple[int, str, str]]
+
+TABLE = """
+title = "Digits"
+source = "Nobody 2025"
+published_mean = "samples"
+seeds = [0]
+
+[methods]
+standalone = {}
+fedper = { lr = 0.2 }
+"fedper+pm-moe" = { method = "pm-moe", from = { run = "fedper" }, gate_lr = 0.5 }
+
+[settings]
+data = "digits"
+model = "cnn-da"
+partition = "dirichlet"
+alpha = 1.0
+clients = 4
+samples = 300
+rounds = 4
+evaluate_every = 2
+batch_size = 16
+device = "cpu"
+
+[[cases]]
+name = "All digits"
+settings = { pm-moe = { top = 2, gate_epochs = 3 } }
+published = { fedper = 60.0, "fedper+pm-moe" = 61.5 }
+"""
+FIGURE = """
+title = "By k"
+source = "Nobody 2025"
+base = "table.toml"
+shows = "sweep"
+axis = "k"
+over = "top"
+
+[methods]
+"fedper+pm-moe" = { method = "pm-moe", from = { run = "fedper" }, gate_lr = 0.5, top = 2 }
+"fedper+pm-moe-k3" = { method = "pm-moe", from = { run = "fedper" }, gate_lr = 0.5, top = 3 }
+fedper = { lr = 0.2 }
+
+[[cases]]
+name = "All digits"
+settings = { pm-moe = { top = 2, gate_epochs = 3 } }
+"""
+RUNS = Path("out/runs/all-digits")
+
+
+@pytest.fixture(autouse=True)
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    Path("table.toml").write_text(TABLE)
+    Path("figure.toml").write_text(FIGURE)
+
+
+def rows(name: str = "table", out: str = "out") -> dict[str, dict[str, str]]:
+    with open(f"{out}/{name}/results.csv", newline="", encoding="utf-8") as file:
+        return {row["label"]: row for row in csv.DictReader(file)}
+
+
+def test_it_has_its_settings_from_the_run_that_it_goes_on_from() -> None:
+    _, base, mixed = plan(read("table.toml"), Path("out"), Choice(), Reduction())
+    assert mixed.needs == (base,)
+    options = mixed.settings.options
+    assert (options["base"], options["top"], options["gate_lr"], options["gate_epochs"]) == ("fedper", 2, 0.5, 3)
+    assert options["from_"] == str(base.folder.absolute())
+    assert (options["pretraining"]["lr"], options["pretraining"]["rounds"]) == (0.2, 4)
+    own = mixed.settings
+    assert (own.rounds, own.evaluate_every, own.batch_size, own.device) == (1 + 3, 1, 16, "cpu")
+    assert (own.samples, own.clients, own.model, own.alpha) == (300, 4, ("cnn-da",), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "rounds", "samples"), [({"rounds": 9}, 9, 300), ({"scale": 0.5}, 2, 240), ({"scale": 0.9}, 4, 270)]
+)
+def test_a_smaller_first_phase_leaves_the_gate_its_epochs(reduction: dict, rounds: int, samples: int) -> None:
+    _, base, mixed = plan(read("table.toml"), Path("out"), Choice(), Reduction(**reduction))
+    assert (base.settings.rounds, base.settings.samples) == (rounds, samples)
+    assert (mixed.settings.rounds, mixed.settings.samples) == (4, samples)
+    assert mixed.settings.options["pretraining"]["rounds"] == rounds
+
+
+def test_the_table_has_the_papers_mean_and_what_the_mixture_is_worth(cli: Cli) -> None:
+    code, out, _ = cli("reproduce", "table.toml", "--only", "fedper+pm-moe", "--rounds", 2, "--out", "out")
+    assert code == 0
+    found = rows()
+    assert list(found) == ["fedper", "fedper+pm-moe"]
+    for label, row in found.items():
+        curve = Record.load(RUNS / f"{label}-seed0").curve
+        by_samples = curve.test @ curve.test_samples / curve.test_samples.sum()
+        assert by_samples.max() != curve.test.mean(axis=1).max()
+        assert float(row["peak"]) == pytest.approx(100 * by_samples.max(), abs=1e-4)
+        assert float(row["last"]) == pytest.approx(100 * by_samples[-1], abs=1e-4)
+        assert row["mean_over"] == "samples"
+    said, markdown = " ".join(out.split()), Path("out/table/results.md").read_text()
+    for shown in (said, markdown):
+        assert "mean over clients, weighted by their test samples" in shown
+        assert "of 4 clients of all runs use theirs" in shown
+    mixed = found["fedper+pm-moe"]
+    assert found["fedper"]["base"] == ""
+    assert mixed["base"] == found["fedper"]["last"]
+    cells = [f"{float(mixed[name]):.2f}" for name in ("base", "mixture", "chosen")]
+    row = f"| All digits | PM-MoE (fedper+pm-moe) | {' | '.join(cells)} | {mixed['used_by']} of 4 | "
+    assert row in markdown
+    assert f"{float(mixed['peak']) - 61.5:+.2f}" in said
+    assert "To use the mixture or not" in Path("out/table/all-digits.html").read_text()
+
+
+def test_other_gates_go_on_from_the_same_run_and_are_one_line_of_a_sweep(cli: Cli) -> None:
+    assert cli("reproduce", "table.toml", "--out", "out", "--rounds", 2)[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in RUNS.glob("*/history.csv")}
+    code, out, _ = cli(
+        "reproduce", "figure.toml", "--only", "fedper+pm-moe,fedper+pm-moe-k3", "--out", "out", "--rounds", 2
+    )
+    assert code == 0
+    assert out.count("seed 0: last") == 1
+    after = {path: path.stat().st_mtime_ns for path in RUNS.glob("*/history.csv")}
+    assert after | before == after
+    assert {path.parent.name for path in after.keys() - before.keys()} == {"fedper+pm-moe-k3-seed0"}
+    page = Path("out/figure/digits.html").read_text()
+    assert "Accuracy against top" in page
+    assert "fedper+pm-moe" not in page[page.index("figure-1") : page.index("<h2>Settings")]
