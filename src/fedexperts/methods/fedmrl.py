@@ -21,9 +21,9 @@ class FedMRL(Mutual):
     It is nested: G's header reads its first d_1 values, F_k's header all d_2 of them. One loss moves all three models,
     L = m·CE(G_hd(R̃[: d_1]), y) + CE(F_hd(R̃), y), and θ = Σ n_k/n θ_k. A client predicts with F_hd.
 
-    In the paper the extractor of G itself ends in d_1 values, and the authors try 100 to 500 beside F_k's 500. Here G is
-    any model of the zoo, and its header reads half as many values as its extractor gives, if not told otherwise. Where
-    F_k's extractor gives fewer than that, R̃ has d_1 values, and F_hd reads the first d_2.
+    In the paper the extractor of G itself ends in d_1 values, 500 at most beside F_k's 500. Here G is any model of the
+    zoo, and its header reads half as many values as its extractor gives, if not told otherwise. Where F_k's extractor
+    gives fewer than that, R̃ has d_1 values, and F_hd reads the first d_2.
     """
 
     name = "fedmrl"
