@@ -33,8 +33,8 @@ class ClientSpec:
     shape: Shape
     classes: int
     samples: int  # n_k: training samples
-    clients: int = 1  # N: all there are
     label_counts: tuple[int, ...] = ()  # training samples of each class; the client's own affair: not for the server
+    clients: int = 1  # N: all there are
 
     @property
     def public(self) -> "ClientSpec":

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from fedexperts.config import TrainSettings
 from fedexperts.engine import Simulation
+from fedexperts.engine.batches import Portion
 from fedexperts.methods import Model, Round, Stage, State, part_of, select
 from fedexperts.methods.fedala import FedALA
 
@@ -57,12 +58,12 @@ def by_hand(simulation: Simulation, mixed: set[str], lr: float) -> tuple[State, 
 
     first, second = method.stages(simulation._round(2))
     weights = {name: torch.ones_like(own[name]) for name in mixed}
-    for index in torch.from_numpy(simulation.batches.take(CLIENT, 2, 0, first.epochs, first.share)):
+    for index in torch.from_numpy(simulation.batches.take(CLIENT, 2, 0, Portion(first.epochs, first.share))):
         slopes = grad(loss)(aggregated(weights), index)
         weights = {n: (w - lr * slopes[n] * (everyones[n] - own[n])).clamp(0, 1) for n, w in weights.items()}
     model = {name: tensor.clone().requires_grad_() for name, tensor in aggregated(weights).items()}
     adam = torch.optim.Adam(model.values(), simulation.settings.lr)
-    for index in torch.from_numpy(simulation.batches.take(CLIENT, 2, 1, second.epochs)):
+    for index in torch.from_numpy(simulation.batches.take(CLIENT, 2, 1, Portion(second.epochs))):
         adam.zero_grad()
         loss(model, index).backward()
         adam.step()

@@ -1,10 +1,13 @@
 """What methods share that exchange one row per class: mean logits, prototypes."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from fedexperts.errors import MethodError
 from fedexperts.methods.base import ByClass, Model, Reply
 from fedexperts.methods.message import Message, State
 
@@ -50,3 +53,33 @@ def distance_to_prototypes(features: Tensor, y: Tensor, received: State) -> Tens
     """The squared distance to the class's prototype, a mean over features and samples; none where it is not known."""
     distances = (features - received[_MEANS][y]).square().mean(1) * received[_KNOWN][y]
     return distances.mean()
+
+
+def check_width(method: str, features: Tensor, rows: Tensor) -> None:
+    """An error where a client's features cannot be compared with the rows of all clients."""
+    if features.shape[1] != rows.shape[1]:
+        raise MethodError(
+            f"{method} compares features, but one client's have the width {features.shape[1]} and another's "
+            f"{rows.shape[1]}; use models that end alike, such as cnn1 … cnn5"
+        )
+
+
+def distances(rows: Tensor, others: Tensor) -> Tensor:
+    """‖row − other‖ of each with each. By products: a table of all differences would be as wide as the features."""
+    squares = rows.square().sum(1)[:, None] + others.square().sum(1) - 2 * rows @ others.T
+    return squares.clamp(min=1e-12).sqrt()  # the root of nothing has no gradient
+
+
+def between_classes(rows: Tensor, there: Tensor) -> Tensor:
+    """The distances between the classes that are there; infinite to all others, and to itself."""
+    alone = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+    return torch.where(there[:, None] & there & ~alone, distances(rows, rows), math.inf)
+
+
+def margin_contrast(features: Tensor, y: Tensor, rows: Tensor, margin: Tensor) -> Tensor:
+    """−log of e^{−d_y − m} / (e^{−d_y − m} + Σ_{c ≠ y} e^{−d_c}), d_c the distance to the row of class c, m the margin:
+
+    the row of one's own class must be nearer than all others by more than the margin. The mean over samples.
+    """
+    own = y[:, None] == torch.arange(len(rows), device=rows.device)
+    return F.cross_entropy(-(distances(features, rows) + margin * own), y)

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedexperts.config import Frozen
-from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Trained
 from fedexperts.methods.classwise import (
     PROTOTYPES,
+    check_width,
     distance_to_prototypes,
+    distances,
     next_prototypes,
     no_prototypes,
     rows_of_own_classes,
@@ -48,16 +49,12 @@ class FedProto(Method):
         if self.options.predict_with == "head":
             return super().predict(model, x, received)
         means, known = received["prototypes.means"], received["prototypes.known"]
-        distances = (self.represent(model, x, received)[:, None] - means).square().sum(2)
-        return -torch.where(known > 0, distances, distances.detach().amax() + 1)
+        apart = distances(self.represent(model, x, received), means)
+        return -torch.where(known > 0, apart, apart.detach().amax() + 1)
 
     def loss(self, model: Model, batch: Batch, received: State) -> Tensor:
         features = self.represent(model, batch.x, received)
-        if (width := received["prototypes.means"].shape[1]) != features.shape[1]:
-            raise MethodError(
-                f"fedproto compares features, but one client's have the width {features.shape[1]} and another's "
-                f"{width}; use models that end alike, such as cnn1 … cnn5"
-            )
+        check_width(self.name, features, received["prototypes.means"])
         distance = distance_to_prototypes(features, batch.y, received)
         return F.cross_entropy(model.head(features), batch.y) + self.options.pull * distance
 
