@@ -15,8 +15,9 @@ import fedexperts
 
 def main(folder: Path) -> None:
     run = fedexperts.load(folder)
-    biases = run.simulation.server["pool.bias"].cpu().numpy()
-    mixes = run.record.counts / run.record.counts.sum(axis=1, keepdims=True)
+    given = run.simulation.server["present.modules"].cpu().numpy()
+    biases, counts = run.simulation.server["pool.bias"].cpu().numpy()[given], run.record.counts[given]
+    mixes = counts / counts.sum(axis=1, keepdims=True)
     found = (biases.argmax(axis=1) == mixes.argmax(axis=1)).sum()
     print(f"most frequent class, by the largest bias: right for {found} of {len(mixes)} clients")
     held = mixes > 0.05
@@ -25,7 +26,8 @@ def main(folder: Path) -> None:
 
     base = fedexperts.load(run.simulation.method.options.from_ or folder / "before")
     dataset, areas = run.simulation.task.dataset, []
-    for client, own in enumerate(run.simulation.task.clients):
+    for client in np.flatnonzero(given):
+        own = run.simulation.task.clients[client]
         samples = np.concatenate([own.train, own.test])
         probabilities = base.predict(client, dataset.inputs[samples])
         confidence = probabilities[np.arange(len(samples)), dataset.labels[samples]]

@@ -1,6 +1,9 @@
 """A pool of modules and those who mix it: numbers worked out by hand, and real runs."""
 
+import runpy
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,6 +188,16 @@ def test_a_pool_is_read_as_it_was_written(run, tmp_path):
     (tmp_path / POOL).write_text("client,module\n0,0\n")
     with pytest.raises(SavedStateError, match="make it again: fedexperts analyse pool"):
         Pool.load(tmp_path, 4)
+
+
+def test_what_modules_tell_of_their_owners(run, monkeypatch, capsys):
+    example = Path(__file__).parents[2] / "examples" / "what_modules_tell.py"
+    monkeypatch.setattr(sys, "argv", [str(example), str(run.folder)])
+    runpy.run_path(str(example), run_name="__main__")
+    found, classes, members = capsys.readouterr().out.splitlines()
+    assert found.endswith("of 3 clients")  # client 1 gave nothing away
+    assert 0 < float(classes.partition("AUC ")[2].split()[0]) <= 1
+    assert 0 < float(members.partition("AUC ")[2]) <= 1
 
 
 def test_a_method_without_a_pool_is_named(run):

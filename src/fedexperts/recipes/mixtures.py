@@ -59,7 +59,7 @@ def mixture_table(recipe: Recipe, lines: Sequence[Sequence[Outcome]]) -> Iterato
         rows.append([cell.case.name, cell.title, *accuracies, used, *spread])
     if rows:
         yield "Each client uses the mixture only where its validation accuracy is then higher than with the base alone."
-        yield "The gain is over the base, in points, with its spread over the clients."
+        yield "The gain is over the base, in points, with its plain mean and its spread over the clients."
         yield ""
         yield f"| case | method | {' | '.join(HEADERS)} |"
         yield "|---|---|" + "--:|" * len(HEADERS)
