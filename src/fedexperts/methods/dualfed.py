@@ -29,7 +29,7 @@ class DualFed(Method):
     extractor f and the head on z are shared. The prediction is the sum of both heads' logits.
 
     First all but the shared head are trained, by CE(personal head(p), y) + λ·ℓ_con(p); then the shared head alone, by
-    CE(head(z), y). ℓ_con is the supervised contrast over a batch: −log e^{s_ij/τ} / Σ_{k ≠ i} e^{s_ik/τ}, for a sample i
+    CE(head(z), y). ℓ_con is the supervised contrast over a batch: −log e^{s_ij/τ} / Σ_{k ≠ i} e^{s_ik/τ}, of a sample i
     the mean over the others j of its class, s the cosine. It is on p and not on z: what it takes from the features, it
     takes behind the projection.
 
