@@ -297,7 +297,7 @@ def methods(
         for option, field in kind.Options.model_fields.items():
             default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
             shown = "" if default is None else f"  [default: {default}]"
-            flag = option.replace("_", "-")
+            flag = option.rstrip("_").replace("_", "-")
             console.print(f"  --{flag:14} {field.description}{shown}", highlight=False, markup=False)
         return
     table = Table("method", "shared", "private", "between clients", "source", box=None)

@@ -115,14 +115,21 @@ def test_the_bound_where_a_client_has_fewer_modules_and_wrong_ones_weigh_nothing
 
 # --- a real run
 
+QUICK = {"rounds": 3, "gate_epochs": 3, "batch_size": 32, "device": "cpu", "evaluate_every": 5}
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory):
     """FedPer's heads, looked at seldom; client 1 keeps its own."""
     task = fedexperts.Task.of(data="digits", clients=4, samples_per_client=60, partition="dirichlet", alpha=1.0)
-    quick = {"rounds": 3, "gate_epochs": 3, "batch_size": 32, "device": "cpu", "evaluate_every": 5}
-    folder = tmp_path_factory.mktemp("pools") / "run"
-    return fedexperts.run("pm-moe", task, out=folder, keep_out=(1,), **quick)
+    return fedexperts.run("pm-moe", task, out=tmp_path_factory.mktemp("pools") / "run", keep_out=(1,), **QUICK)
+
+
+def test_all_clients_as_one_program_say_the_same(run):
+    stacked = fedexperts.run("pm-moe", run.simulation.task, keep_out=(1,), **QUICK | {"executor": "stacked"})
+    found, expected = analyses.pool_use(stacked.simulation), analyses.pool_use(run.simulation)
+    for field in fields(Pool):
+        np.testing.assert_allclose(getattr(found, field.name), getattr(expected, field.name), atol=1e-4)
 
 
 def test_where_it_began_is_always_looked_at(run):
