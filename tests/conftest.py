@@ -1,11 +1,13 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Callable
 
 import pytest
 import torch
 
 torch.set_num_threads(1)  # the tests themselves run side by side
+os.environ["COLUMNS"] = "200"  # the console asks once, when it is made: not in a test, where it could be too late
 
 
 @pytest.fixture

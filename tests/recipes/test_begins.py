@@ -38,7 +38,6 @@ RUNS = Path("out/runs/two-classes")
 @pytest.fixture(autouse=True)
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
     Path("mine.toml").write_text(MINE)
 
 

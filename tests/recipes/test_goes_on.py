@@ -62,7 +62,6 @@ RUNS = Path("out/runs/all-digits")
 @pytest.fixture(autouse=True)
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
     Path("table.toml").write_text(TABLE)
     Path("figure.toml").write_text(FIGURE)
 
