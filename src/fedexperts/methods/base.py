@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from fedexperts.config import Frozen, Settings, TrainSettings
 from fedexperts.errors import MethodError
-from fedexperts.methods.message import Channel, Message, Owner, State, part_of, select
+from fedexperts.methods.message import Channel, Message, Owner, State, part_of, select, under
 from fedexperts.models import Parts, build
 from fedexperts.randomness import stream
 from fedexperts.task import ClientSpec
@@ -268,7 +268,7 @@ class Method:
 
     def serve(self, own: Mapping[str, Tensor], want: Want) -> Message:
         """Peer → client: what it wants, as it was after the peer's own training."""
-        return Message({name: tensor for name, tensor in own.items() if name.startswith(f"{want.what}.")})
+        return Message(under(own, want.what))
 
     def adopt(self, after: Trained, fetched: Mapping[Want, Message], now: Round) -> State:
         """Which of the client's tensors become what, given what could be fetched; some of it may have failed."""

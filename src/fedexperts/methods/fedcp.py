@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedexperts.config import Frozen
 from fedexperts.methods.base import Batch, Method, Model, Round, Stage, Trained
 from fedexperts.methods.message import Message, Owner, State
-from fedexperts.methods.received import as_received
+from fedexperts.methods.replaced import as_received
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 

@@ -13,7 +13,8 @@ from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, weighted_mean
 from fedexperts.methods.growth import PART, Health, Tree, expand, expert, health, shrink
 from fedexperts.methods.message import Message, Owner, State, part_of, select
-from fedexperts.models import ConvExtractor, ElasticExpert, Parts, Shape, TextExtractor, blank, reads_text
+from fedexperts.methods.mutual import divergence
+from fedexperts.models import ConvExtractor, ElasticExpert, Parts, Shape, TextExtractor, blank, reads_text, strongest
 from fedexperts.task import ClientSpec
 
 GROUPS = {1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4: ((2, 2, 3, 3), 3), 5: ((2, 2), 1)}
@@ -37,7 +38,7 @@ class TopGate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scores = self.scores(x.flatten(1)).softmax(1)
-        kept = torch.where(scores >= scores.topk(self.top, dim=1).values[:, -1:], scores, 0)
+        kept = strongest(scores, self.top)
         if self.training:
             self.uses.add_((kept > 0).sum(0))
         return kept / kept.sum(1, keepdim=True)
@@ -187,9 +188,7 @@ class FedEMoE(Method):
         return torch.stack([self._distance(said, expert(features)) for expert in model.experts]).sum()
 
     def _distance(self, target: Tensor, learner: Tensor) -> Tensor:
-        heat = self.options.temperature
-        of_target, of_learner = (target / heat).log_softmax(1).detach(), (learner / heat).log_softmax(1)
-        return (of_target.exp() * (of_target - of_learner)).sum(1).mean()
+        return divergence(target / self.options.temperature, learner / self.options.temperature)
 
     # --- messages
 
@@ -234,9 +233,10 @@ class FedEMoE(Method):
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
-        common = {"extractor", *(f"{PART}.routers.{router}" for router in Tree.of(server).used_routers)}
+        tree = Tree.of(server)
+        common = {"extractor", *(f"{PART}.routers.{router}" for router in tree.used_routers)}
         state = server | _mean(replies, *common, _COUNTS)
-        for leaf in Tree.of(server).paths:
+        for leaf in tree.paths:
             users = [reply for reply in replies if expert(reply.message.tensors, leaf)]
             state |= _mean(users, f"{PART}.experts.{leaf}") if users else {}
         return self._evolve(state, now) if self.options.elastic else state

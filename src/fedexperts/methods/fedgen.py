@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedexperts.config import Frozen
+from fedexperts.methods.at_server import held, loaded, step
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Trained, weighted_mean
-from fedexperts.methods.message import Message, State, inside, select
+from fedexperts.methods.message import Message, State, select
 from fedexperts.task import ClientSpec
 
 _COUNTS = "labels.counts"
@@ -68,7 +69,7 @@ class FedGen(Method):
         generator = self._generator(weight).to(weight)
         return {
             **super().start(model),
-            **{f"generator.{name}": tensor for name, tensor in generator.state_dict().items()},
+            **held(generator, "generator"),
             _FEATURES: weight.new_zeros(count, weight.shape[1]),
             _CLASSES: torch.zeros(count, dtype=torch.int64),
             _READY: weight.new_zeros(()),
@@ -92,7 +93,7 @@ class FedGen(Method):
     def _generate(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         """The generator after this round's steps, and what it makes then."""
         teacher = weighted_mean(replies, {"head"}, equal=True)
-        generator = self._loaded(server)
+        generator = loaded(lambda: self._generator(server["head.weight"]), server, "generator")
         optimizer = torch.optim.Adam(generator.parameters(), self.options.generator_lr)
         noise, classes = self._draw(replies, now, like=teacher["head.weight"])
         one_hot = F.one_hot(classes, len(teacher["head.bias"])).to(noise)
@@ -101,14 +102,16 @@ class FedGen(Method):
             features = generator(torch.cat([noise[rows], one_hot[rows]], dim=1))
             answer = F.linear(features, teacher["head.weight"], teacher["head.bias"])
             loss = F.cross_entropy(answer, classes[rows]) + self.options.diversity * sameness(noise[rows], features)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            step(optimizer, loss)
         rest = slice(steps * batch, None)
         with torch.no_grad():
             block = generator.eval()(torch.cat([noise[rest], one_hot[rest]], dim=1))
-        trained = {f"generator.{name}": tensor.detach() for name, tensor in generator.state_dict().items()}
-        return {**trained, _FEATURES: block, _CLASSES: classes[rest], _READY: torch.ones_like(server[_READY])}
+        return {
+            **held(generator, "generator"),
+            _FEATURES: block,
+            _CLASSES: classes[rest],
+            _READY: torch.ones_like(server[_READY]),
+        }
 
     def _draw(self, replies: Sequence[Reply], now: Round, like: Tensor) -> tuple[Tensor, Tensor]:
         """ε and y ~ p̂ for all steps of the round and then for the block."""
@@ -118,14 +121,6 @@ class FedGen(Method):
         classes = rng.choice(len(counts), size, p=counts / counts.sum())
         noise = rng.standard_normal((size, options.noise))
         return torch.from_numpy(noise).to(like), torch.from_numpy(classes).to(like.device)
-
-    def _loaded(self, server: State) -> Generator:
-        """A generator with the server's tensors, copied."""
-        with torch.device("meta"):
-            generator = self._generator(server["head.weight"])
-        tensors = {name: tensor.clone() for name, tensor in inside(server, "generator").items()}
-        generator.load_state_dict(tensors, assign=True)
-        return generator
 
     def _generator(self, head: Tensor) -> Generator:
         """For a head with these weights, classes × features."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedexperts.config import Frozen
+from fedexperts.methods.at_server import shuffled, step
 from fedexperts.methods.base import Method, Model, Reply, Round, Trained
 from fedexperts.methods.classwise import rows_of_own_classes
 from fedexperts.methods.message import Message, Owner, State
@@ -49,12 +50,8 @@ class FedGH(Method):
         classes = torch.cat([reply.message.tensors["features.classes"] for reply in replies])
         head = {name: tensor.detach().clone().requires_grad_() for name, tensor in server.items()}
         optimizer = torch.optim.SGD(head.values(), self.options.server_lr or self.train.lr)
-        rng = now.stream("head")
-        for _ in range(self.options.server_epochs):
-            order = torch.from_numpy(rng.permutation(len(means))).to(means.device)
-            for rows in torch.split(order, self.options.server_batch):
-                loss = F.cross_entropy(F.linear(means[rows], head["head.weight"], head["head.bias"]), classes[rows])
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+        for rows in shuffled(means, self.options.server_batch, self.options.server_epochs, now.stream("head")):
+            step(
+                optimizer, F.cross_entropy(F.linear(means[rows], head["head.weight"], head["head.bias"]), classes[rows])
+            )
         return {name: tensor.detach() for name, tensor in head.items()}

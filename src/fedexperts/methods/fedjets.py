@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from fedexperts.config import absolute
 from fedexperts.methods.base import Batch, Model, Reply, Round, Stage, Trained, weighted_mean
 from fedexperts.methods.message import Message, Owner, State, select
-from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, mixed, one, strongest
+from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, mixed, one
 from fedexperts.methods.saved import fitting, saved_part
-from fedexperts.models import Parts, build
+from fedexperts.models import Parts, build, strongest
 from fedexperts.task import ClientSpec
 
 _CHOSEN, _ANCHORED, _USE = "chosen.experts", "chosen.anchored", "use.mean"
@@ -70,7 +70,7 @@ class FedJETs(Mixture):
         return cast(Tensor, model.gate(model.common(x)))
 
     def log_weights(self, model: Model, x: Tensor, received: State) -> Tensor:
-        return strongest(columns(self.scores(model, x), received[_CHOSEN]).log_softmax(1), 1)
+        return strongest(columns(self.scores(model, x), received[_CHOSEN]).log_softmax(1), 1, rest=-torch.inf)
 
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
         """Of all K experts, those that the client does not have too."""
@@ -139,9 +139,8 @@ class FedJETs(Mixture):
         if not replies:
             return server
         state = mean_of_each(server, replies, self.options.experts, lambda reply, _: reply.message.numbers["samples"])
-        gates = [Reply(r.client, Message(select(r.message.tensors, {"gate"}), r.message.numbers)) for r in replies]
         uses = {f"uses.{reply.client}": reply.message.tensors[_USE] for reply in replies}
-        return state | weighted_mean(gates) | uses
+        return state | weighted_mean(replies, {"gate"}) | uses
 
 
 def columns(scores: Tensor, experts: Tensor) -> Tensor:

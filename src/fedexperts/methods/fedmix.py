@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from fedexperts.methods.base import Model, Reply, Round, Stage, Trained
 from fedexperts.methods.message import Message, Owner, State
-from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, one, strongest
-from fedexperts.models import Parts, flat
+from fedexperts.methods.mixture import Mixture, alike, mean_of_each, mean_use, one
+from fedexperts.models import Parts, flat, strongest
 from fedexperts.task import ClientSpec
 
 _KEPT, _USE = "choice.kept", "use.mean"
@@ -59,7 +59,7 @@ class FedMix(Mixture):
     def log_weights(self, model: Model, x: Tensor, received: State) -> Tensor:
         weights = torch.where(model.choice.kept > 0, model.gate(x), -torch.inf).log_softmax(1)
         active = self.options.active or self.options.experts
-        return strongest(weights, min(active, self.options.experts))
+        return strongest(weights, min(active, self.options.experts), rest=-torch.inf)
 
     def stages(self, now: Round) -> Sequence[Stage]:
         return [Stage(("experts", "gate"), self.loss, self.train.epochs)]

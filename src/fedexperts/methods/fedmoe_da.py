@@ -12,7 +12,7 @@ from torch.func import functional_call
 from fedexperts.config import Frozen, NumbersInTurn, absolute
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, Want, weighted_mean
-from fedexperts.methods.message import Message, Owner, State, select
+from fedexperts.methods.message import Message, Owner, State, inside, select
 from fedexperts.methods.neighbours import Neighbours, matrix, rows, shares
 from fedexperts.methods.saved import fitting, saved_part
 from fedexperts.methods.teaching import Teachers, ask
@@ -212,10 +212,7 @@ class FedMoEDA(Method):
             return {}
         own = [Want(after.client.id, f"experts.{number}") for number in range(len(found))]
         served = {want: self.serve(after.own, want) for want in own} | dict(fetched)
-        at_hand = {
-            want: {name.removeprefix(f"{want.what}."): tensor for name, tensor in message.tensors.items()}
-            for want, message in served.items()
-        }
+        at_hand = {want: inside(message.tensors, want.what) for want, message in served.items()}
         weights = shares(found, at_hand)
         return self._asked(after, at_hand, weights) if self._distils else _averaged(at_hand, weights)
 

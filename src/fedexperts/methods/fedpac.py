@@ -20,7 +20,7 @@ from fedexperts.methods.classwise import (
     rows_of_own_classes,
 )
 from fedexperts.methods.message import Message, State, select
-from fedexperts.methods.received import as_received
+from fedexperts.methods.replaced import as_received
 from fedexperts.task import ClientSpec
 
 Array = npt.NDArray[np.float64]

@@ -7,10 +7,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedexperts.methods.at_server import held, loaded, shuffled, step
 from fedexperts.methods.base import Model, Reply, Round
 from fedexperts.methods.classwise import PROTOTYPES, between_classes, margin_contrast, next_prototypes, sums
 from fedexperts.methods.fedproto import FedProto
-from fedexperts.methods.message import Message, State, inside, select
+from fedexperts.methods.message import Message, State, select
 from fedexperts.task import ClientSpec
 
 _TRAINER = "trainer"
@@ -64,7 +65,7 @@ class FedTGP(FedProto):
 
     def start(self, model: Model) -> State:
         trainer = Trainer(*model.head.weight.shape).to(model.head.weight)
-        return super().start(model) | {f"{_TRAINER}.{name}": t for name, t in trainer.state_dict().items()}
+        return super().start(model) | held(trainer, _TRAINER)
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         return Message(select(server, {PROTOTYPES}))
@@ -73,8 +74,7 @@ class FedTGP(FedProto):
         if not replies:
             return server
         trainer = self._train(server, replies, now)
-        trained = {f"{_TRAINER}.{name}": t.detach() for name, t in trainer.state_dict().items()}
-        return next_prototypes(server, replies) | trained | {_MEANS: trainer().detach()}
+        return next_prototypes(server, replies) | held(trainer, _TRAINER) | {_MEANS: trainer().detach()}
 
     def margin(self, server: State, replies: Sequence[Reply]) -> Tensor:
         """δ: the largest of the classes' distances to the nearest other one, or τ where that is less."""
@@ -84,18 +84,11 @@ class FedTGP(FedProto):
 
     def _train(self, server: State, replies: Sequence[Reply], now: Round) -> Trainer:
         """The server's P̂ after this round's steps."""
-        with torch.device("meta"):
-            trainer = Trainer(*server[_MEANS].shape)
-        trainer.load_state_dict({name: t.clone() for name, t in inside(server, _TRAINER).items()}, assign=True)
+        trainer = loaded(lambda: Trainer(*server[_MEANS].shape), server, _TRAINER)
         rows = torch.cat([reply.message.tensors[_MEANS] for reply in replies])
         classes = torch.cat([reply.message.tensors[f"{PROTOTYPES}.classes"] for reply in replies])
-        margin, rng = self.margin(server, replies), now.stream(PROTOTYPES)
+        margin, size = self.margin(server, replies), self.options.server_batch or self.train.batch_size
         optimizer = torch.optim.SGD(trainer.parameters(), self.options.server_lr)
-        for _ in range(self.options.server_epochs):
-            order = torch.from_numpy(rng.permutation(len(rows))).to(rows.device)
-            for batch in torch.split(order, self.options.server_batch or self.train.batch_size):
-                loss = margin_contrast(rows[batch], classes[batch], trainer(), margin)
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+        for batch in shuffled(rows, size, self.options.server_epochs, now.stream(PROTOTYPES)):
+            step(optimizer, margin_contrast(rows[batch], classes[batch], trainer(), margin))
         return trainer

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedexperts.methods.base import Round
-from fedexperts.methods.message import State
+from fedexperts.methods.message import State, under
 
 PART = "shared_expert"
 Path = tuple[tuple[int, int], ...]
@@ -50,7 +50,7 @@ def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) 
 
 def expert(state: Mapping[str, Tensor], leaf: int) -> State:
     """The tensors of a sub-expert."""
-    return {name: tensor for name, tensor in state.items() if name.startswith(f"{PART}.experts.{leaf}.")}
+    return under(state, f"{PART}.experts.{leaf}")
 
 
 class Tree(NamedTuple):

@@ -41,9 +41,14 @@ def select(tensors: Mapping[str, Tensor], parts: set[str]) -> State:
     return {name: tensors[name] for name in tensors if part_of(name) in parts}
 
 
-def inside(tensors: Mapping[str, Tensor], part: str) -> State:
-    """The tensors of one part under the names that they have in the part itself."""
-    return {name.removeprefix(f"{part}."): tensor for name, tensor in select(tensors, {part}).items()}
+def under(tensors: Mapping[str, Tensor], place: str) -> State:
+    """The tensors of a part, or of something within one: `experts.2`."""
+    return {name: tensors[name] for name in tensors if name.startswith(f"{place}.")}
+
+
+def inside(tensors: Mapping[str, Tensor], place: str) -> State:
+    """The same under the names that they have there."""
+    return {name.removeprefix(f"{place}."): tensor for name, tensor in under(tensors, place).items()}
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedexperts.config import Frozen
 from fedexperts.methods.base import Batch, ByClass, Method, Model, Reply, weighted_mean
-from fedexperts.methods.message import Message, State
+from fedexperts.methods.message import Message, State, inside
 from fedexperts.models import Classifier
 from fedexperts.task import ClientSpec
 
@@ -57,12 +57,6 @@ def mixed(log_weights: Tensor, model: Model, x: Tensor) -> Tensor:
     return (log_weights[:, :, None] + answers).logsumexp(1)
 
 
-def strongest(log_weights: Tensor, count: int) -> Tensor:
-    """Only the `count` largest of each row count, with the weights that they had."""
-    least = log_weights.topk(count, dim=1).values[:, -1:]
-    return torch.where(log_weights >= least, log_weights, -torch.inf)
-
-
 def mean_use(by_class: ByClass) -> Tensor:
     """The mean weight of each expert over a client's training data, where `collect` gives the samples' weights."""
     return by_class.counts @ by_class.means / by_class.counts.sum()
@@ -70,8 +64,8 @@ def mean_use(by_class: ByClass) -> Tensor:
 
 def one(tensors: Mapping[str, Tensor], expert: int, renamed: int | None = None) -> State:
     """The tensors of one expert, under its own number or another."""
-    old, new = f"experts.{expert}.", f"experts.{expert if renamed is None else renamed}."
-    return {new + name.removeprefix(old): tensors[name] for name in tensors if name.startswith(old)}
+    new = f"experts.{expert if renamed is None else renamed}"
+    return {f"{new}.{name}": tensor for name, tensor in inside(tensors, f"experts.{expert}").items()}
 
 
 def mean_of_each(server: State, replies: Sequence[Reply], count: int, weight: Callable[[Reply, int], float]) -> State:

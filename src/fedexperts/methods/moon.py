@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedexperts.config import Frozen
 from fedexperts.methods.base import Batch, Method, Model, Round, Stage
 from fedexperts.methods.message import Message, Owner, State, inside
-from fedexperts.methods.received import as_received
+from fedexperts.methods.replaced import as_received
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 

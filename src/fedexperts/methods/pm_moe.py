@@ -14,7 +14,7 @@ from fedexperts.config import ClientNumbers, Frozen, Settings, TaskSettings, Tra
 from fedexperts.errors import MethodError, SettingsError
 from fedexperts.methods.base import Batch, Beginning, Method, Model, Reply, Round, Stage, Trained
 from fedexperts.methods.message import Message, Owner, State, inside, select
-from fedexperts.models import DeepGate, GateActivation, GateStart, Parts, blank
+from fedexperts.models import DeepGate, GateActivation, GateStart, Parts, blank, strongest
 from fedexperts.task import ClientSpec
 
 _PRESENT = "present.modules"
@@ -196,7 +196,7 @@ class PMMoE(Method):
         removed = others & (rank < (self.options.denoise * others.sum(0)).floor())
         left = scores.masked_fill(~counted, -torch.inf).softmax(0).masked_fill(removed, 0)
         if self.options.top is not None and self.options.top < len(left):
-            left = torch.where(left >= left.topk(self.options.top, dim=0).values[-1:], left, 0)
+            left = strongest(left, self.options.top, dim=0)
         return Answers(each, confidence, removed, left / left.sum(0) if self.options.renormalise else left)
 
     def _confidence(self, each: Tensor, own: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
-from fedexperts.models.experts import BlockExperts, SparseExperts, cut
+from fedexperts.models.experts import BlockExperts, SparseExperts, cut, strongest
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.text import TextExtractor, WordMean
 from fedexperts.models.zoo import (
@@ -45,4 +45,5 @@ __all__ = [
     "flat",
     "reads_text",
     "smallest",
+    "strongest",
 ]

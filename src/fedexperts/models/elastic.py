@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fedexperts.models.experts import SparseExperts
+from fedexperts.models.experts import SparseExperts, strongest
 
 
 class ElasticExpert(nn.Module):
@@ -47,8 +47,7 @@ class ElasticExpert(nn.Module):
     def weights(self, x: Tensor) -> Tensor:
         """Of every leaf for every sample: samples × limit; 0 for a leaf that a sample does not use."""
         scores = torch.stack([router(x) for router in self.routers], dim=1).softmax(2)
-        least = scores.topk(min(self.top, self.branches), dim=2).values[..., -1:]
-        kept = torch.where(scores >= least, scores, 0)
+        kept = strongest(scores, min(self.top, self.branches), dim=2)
         shares = (kept / kept.sum(2, keepdim=True)).flatten(1)  # samples × (routers · branches)
         places = torch.arange(shares.shape[1], device=x.device)
         # A product with zeros and ones, not a lookup: its gradient is added up in the same order every time.

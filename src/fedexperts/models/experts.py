@@ -43,6 +43,12 @@ class SparseExperts(nn.Module):
         return mixed
 
 
+def strongest(weights: Tensor, count: int, dim: int = 1, rest: float = 0.0) -> Tensor:
+    """Only the `count` largest count, with the weights that they had; the others become `rest`."""
+    least = weights.topk(count, dim=dim).values.select(dim, -1).unsqueeze(dim)
+    return torch.where(weights >= least, weights, rest)
+
+
 BLOCK = 16
 """Rows that go through one expert together, in a stack."""
 
