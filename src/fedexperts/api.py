@@ -79,7 +79,7 @@ class Result:
         if not 0 <= client < len(simulation.specs):
             raise DataError(f"there is no client {client}; there are {len(simulation.specs)}, numbered from 0")
         try:
-            samples = torch.from_numpy(simulation.task.dataset.like_own(inputs))
+            samples = torch.from_numpy(simulation.task.dataset.form.take(inputs))
         except DataError as error:
             raise DataError(f"client {client} takes {error}") from None
         x = scaled(samples.to(simulation.device), simulation.data.dtype)

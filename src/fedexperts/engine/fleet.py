@@ -160,7 +160,7 @@ class Fleet:
         if set(parts) != set(self.method.owners):
             raise MethodError(
                 f"method '{self.method.name}' says who owns {', '.join(self.method.owners)}, "
-                f"but client {spec.id}'s model has the parts {', '.join(parts)}"
+                f"but {spec.called}'s model has the parts {', '.join(parts)}"
             )
         program = Program(model)
         self._programs.setdefault(program.signature, program)

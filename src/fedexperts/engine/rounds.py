@@ -163,7 +163,7 @@ class Simulation:
         for client, change in zip(cohort.clients, changes, strict=True):
             if missing := sorted(needed - change.keys()):
                 raise MethodError(
-                    f"method '{self.method.name}': client {client.id} neither keeps nor receives {', '.join(missing)}"
+                    f"method '{self.method.name}': {client.called} neither keeps nor receives {', '.join(missing)}"
                 )
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
@@ -217,7 +217,7 @@ class Simulation:
         private = self.method.forbidden(channel) & {part_of(name) for name in (*message.tensors, *message.known)}
         if private:
             raise PrivacyError(
-                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of client {client.id}, "
+                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of {client.called}, "
                 f"but {', '.join(f'{p} is {self.method.owners[p]}' for p in sorted(private))}"
             )
         for observer in self.observers:
@@ -231,7 +231,7 @@ class Simulation:
                 for client, loss in zip(job.cohort.clients, losses, strict=True):
                     if not math.isfinite(loss):
                         raise DivergedError(
-                            f"the loss of client {client.id} ({client.model}, {client.samples} samples) became {loss} "
+                            f"the loss of {client.called} ({client.model}, {client.samples} samples) became {loss} "
                             f"in stage {number + 1} of round {self.round}; "
                             f"a learning rate below {self.settings.lr:g} may help"
                         )
@@ -298,7 +298,7 @@ class Simulation:
         predicted = predicted[: len(index)]
         if (predicted < 0).any():
             raise DivergedError(
-                f"client {client}'s model gives no numbers any more after round {self.round}; "
+                f"{self.specs[client].called}'s model gives no numbers any more after round {self.round}; "
                 f"a learning rate below {self.settings.lr:g} may help"
             )
         right = predicted == self.task.dataset.labels[index]
@@ -318,7 +318,7 @@ class Simulation:
             fresh, found = self.fleet.fresh(client), before.client_state(client)
             if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
                 raise SavedStateError(
-                    f"client {client} cannot go on with its model of the {before.method.name} run: "
+                    f"{self.specs[client].called} cannot go on with its model of the {before.method.name} run: "
                     f"{', '.join(missing)} would not fit"
                 )
             self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})

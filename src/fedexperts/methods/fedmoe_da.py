@@ -87,7 +87,7 @@ class FedMoEDA(Method):
     def parts(self, client: ClientSpec) -> Parts:
         own = self.options.experts[client.id % len(self.options.experts)]
         if self.options.top > own:
-            raise MethodError(f"client {client.id} has {own} experts, but a sample uses top = {self.options.top}")
+            raise MethodError(f"{client.called} has {own} experts, but a sample uses top = {self.options.top}")
         embedding, expert = cut(client.model, client.shape, client.classes)
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")
