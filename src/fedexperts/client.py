@@ -1,7 +1,7 @@
 """A client with data and a model of its own, and several of them as one data set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,11 +116,13 @@ def together(
             raise DataError(
                 f"client {clients[0].name} has other samples than the run; its clients have {error}"
             ) from None
-        return Together(Dataset(like.name, inputs, labels, names, "", like.vocabulary, columns), owned)
+        return Together(replace(like, inputs=inputs, labels=labels), owned)
     dataset = Dataset(settings.data.rstrip("/"), inputs, labels, names, "clients' own data", None, columns)
     if dataset.kind == "text":
         training = np.concatenate([client.train for client in owned])
         dataset = dataset.in_words(training, settings.vocabulary, settings.text_length)
+    if dataset.kind == "values" and len(dataset.shape) == 1:
+        dataset = dataset.on_one_scale([client.train for client in owned])
     return Together(dataset, owned)
 
 

@@ -137,9 +137,14 @@ class Task:
             check(settings.common_model, dataset.shape, dataset.classes, "the common model")
         return cls(settings, dataset, owned, names=tuple(client.name for client in clients))
 
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Of all clients; one that has none is called by its number."""
+        return self.names or tuple(map(str, range(len(self.clients))))
+
     def number(self, client: int | str) -> int:
         """A client's number, of that or of its name."""
-        names = self.names or tuple(map(str, range(len(self.clients))))
+        names = self.client_names
         if isinstance(client, str) and client in names:
             return names.index(client)
         if isinstance(client, str) and client.isdecimal():

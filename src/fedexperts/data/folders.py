@@ -99,10 +99,11 @@ def _arrays(path: Path, keys: Sequence[str]) -> list[Array]:
         return [archive[key] for key in keys]
 
 
-def read_inputs(path: Path, form: Form, image_size: int | None = None) -> tuple[list[str], Array]:
+def read_inputs(path: Path, form: Form) -> tuple[list[str], Array]:
     """Samples without labels, of a form that models are there for, each with a name: its file, or its number from 0.
 
-    From .npz (an array x), .npy, .csv, .jsonl, a picture, or a folder of pictures; labels in them are not read.
+    From .npz (an array x), .npy, .csv, .jsonl, a picture, or a folder of pictures, which are made of the models'
+    size where that is a square. Labels are not read.
     """
     if not path.exists():
         raise DataError(f"there is no file {path}")
@@ -113,8 +114,8 @@ def read_inputs(path: Path, form: Form, image_size: int | None = None) -> tuple[
         if not files:
             raise DataError(f"there are no pictures in {path}")
         names = [file.name for file in files]
-        size = image_size or (form.shape[1] if form.kind == "image" and form.shape[1] == form.shape[2] else None)
-        inputs = pictures.read_own(files, size, form.shape[0] if form.kind == "image" else None)
+        channels, *sides = form.shape if form.kind == "image" else (None,)
+        inputs = pictures.read_own(files, sides[0] if sides and sides[0] == sides[1] else None, channels)
     elif suffix == ".npz":
         [inputs] = _arrays(path, ("x",))
     elif suffix == ".npy":

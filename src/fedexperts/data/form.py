@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedexperts.data.parts import Array
+from fedexperts.data.scale import Scale
 from fedexperts.data.words import Vocabulary
 from fedexperts.errors import DataError
 
@@ -22,6 +23,11 @@ class Form:
     shape: tuple[int, ...]  # of one sample in the array
     vocabulary: Vocabulary | None = None  # whose numbers the words have, where texts are numbers
     columns: tuple[str, ...] = ()  # a table's features, in order, where they have names
+    scale: Scale | None = None  # of a table's columns
+
+    def scaled(self, samples: Array) -> Array:
+        """A table's rows as models take them; anything else as it is."""
+        return samples if self.scale is None else self.scale.apply(samples)
 
     @property
     def model_shape(self) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Data sets by name, from whatever form of them the user has."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -12,6 +13,7 @@ from fedexperts.data.counts import apportion, deal
 from fedexperts.data.form import Form, Kind
 from fedexperts.data.parts import Array, Found, Indices, check_labels, checked
 from fedexperts.data.registry import SetInfo, find, known
+from fedexperts.data.scale import Scale, Sums
 from fedexperts.data.words import Vocabulary
 from fedexperts.errors import DataError
 from fedexperts.randomness import stream
@@ -37,6 +39,8 @@ class Dataset:
     """Whose numbers the words have, where texts are numbers."""
     columns: tuple[str, ...] = ()
     """The features of a table, where they have names."""
+    scale: Scale | None = None
+    """Of a table's columns; `inputs` are as they came."""
 
     def __post_init__(self) -> None:
         dtype, ndim = self.inputs.dtype, self.inputs.ndim
@@ -64,7 +68,7 @@ class Dataset:
     @property
     def form(self) -> Form:
         """What one of its samples is."""
-        return Form(self.kind, tuple(self.inputs.shape[1:]), self.vocabulary, self.columns)
+        return Form(self.kind, tuple(self.inputs.shape[1:]), self.vocabulary, self.columns, self.scale)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,6 +103,15 @@ class Dataset:
         known_words = f"{len(words.words):,} words known from training data"
         note = _together(self.note, f"the first {length:,} words of each text, {known_words}")
         return replace(self, inputs=words.encode(self.inputs.tolist(), length), vocabulary=words, note=note)
+
+    def on_one_scale(self, owned: Sequence[Indices]) -> Self:
+        """A table whose columns models get with mean 0 and spread 1, over these samples of every client together.
+
+        With the clients' training samples there, nothing that is tested on plays a part. It presumes that clients add
+        up the sums and squares of their columns before the first round, as they do with the counts of words.
+        """
+        scale = Scale.of(Sums.of(self.inputs[own]) for own in owned)
+        return replace(self, scale=scale, note=_together(self.note, "columns on one scale, from training data"))
 
 
 def load(name: str, data_dir: Path | str | None = None, download: bool = False) -> Dataset:

@@ -17,7 +17,7 @@ from fedexperts.randomness import stream
 class DeviceData:
     """A whole set on the device: images as uint8, channels last, turned into numbers in [-1, 1] only batch by batch.
 
-    Texts as numbers of words, and a table's values, stay as they are.
+    Texts as numbers of words, a table's rows with their columns on one scale.
     """
 
     inputs: Tensor
@@ -26,7 +26,7 @@ class DeviceData:
 
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> "DeviceData":
-        inputs = torch.from_numpy(dataset.inputs)
+        inputs = torch.from_numpy(dataset.form.scaled(dataset.inputs))
         return cls(
             inputs=(inputs.movedim(1, -1).contiguous() if dataset.kind == "image" else inputs).to(device),
             labels=torch.from_numpy(dataset.labels).to(device),

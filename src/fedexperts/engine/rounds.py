@@ -21,7 +21,7 @@ from fedexperts.engine.executors import executor_for, pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.store import Store, read_manifest, read_tensors, write_manifest, write_tensors
-from fedexperts.errors import DivergedError, MethodError, PrivacyError, SavedStateError
+from fedexperts.errors import DivergedError, MethodError, ModelError, PrivacyError, SavedStateError
 from fedexperts.methods import (
     NOTHING,
     ByClass,
@@ -138,6 +138,11 @@ class Simulation:
     def _round(self, number: int) -> Round:
         return Round(number, self.settings.rounds, self.settings.seed, len(self.task.clients))
 
+    @property
+    def everybody(self) -> Sequence[int]:
+        """The clients that are evaluated."""
+        return range(len(self.specs))
+
     def sample(self, round_number: int) -> list[int]:
         """S^t: K = C·N clients, drawn without replacement; all, in a round that the method wants everyone in."""
         if self.method.everyone(self._round(round_number)):
@@ -246,7 +251,7 @@ class Simulation:
 
     def _predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         answers: list[tuple[Cohort, Tensor]] = []
-        for cohorts in self.fleet.waves(range(len(self.specs))):
+        for cohorts in self.fleet.waves(self.everybody):
             held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
             answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
         return answers
@@ -397,8 +402,11 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
     own = [task.spec(k) for k in range(len(task.clients))]
     shared = {}
     for spec in {spec.model: spec for spec in reversed(own)}.values():
-        with torch.device("meta"):
-            parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+        try:
+            with torch.device("meta"):
+                parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+        except ModelError as error:
+            raise ModelError(f"{spec.called}: {error}") from None
         shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}
     first, *others = shared.values()
     if all(first == other for other in others):

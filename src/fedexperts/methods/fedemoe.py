@@ -21,7 +21,7 @@ from fedexperts.models import (
     Shape,
     TableExtractor,
     TextExtractor,
-    blank,
+    gives,
     reads_text,
     strongest,
 )
@@ -132,8 +132,7 @@ class FedEMoE(Method):
             raise MethodError(f"there is no expert group {number}; --groups takes {', '.join(map(str, GROUPS))}")
         kinds, top = GROUPS[number] if options.private else ((), 1)
         extractor = _extractor(client.shape)
-        with torch.no_grad():
-            between = tuple(extractor(blank(client.shape)).shape[1:])
+        between = gives(extractor, client.shape)
         inputs = math.prod(between)
         shared, before = (
             ElasticExpert(

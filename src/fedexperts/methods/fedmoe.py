@@ -87,7 +87,7 @@ class FedMoE(Method):
     def weights(self, model: Model, x: Tensor, of_global: Tensor, of_local: Tensor) -> Tensor:
         """(α_G, α_F) of each sample."""
         if (fixed := self.options.gate_fixed) is not None:
-            return torch.cat([of_global.new_full((len(x), 1), share) for share in (fixed, 1 - fixed)], dim=1)
+            return torch.cat([of_global.new_full((x.shape[0], 1), share) for share in (fixed, 1 - fixed)], dim=1)
         read = x if self.options.gate_input == "pixels" else torch.cat([of_global, of_local], dim=1).detach()
         return cast(Tensor, model.gate(read))
 

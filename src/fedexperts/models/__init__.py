@@ -3,7 +3,7 @@
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
-from fedexperts.models.experts import BlockExperts, SparseExperts, cut, strongest
+from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, cut, strongest
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.mlp import TableExtractor
 from fedexperts.models.own import Extractor, ModelSource, OwnModel, Parts, check_own, split, told_apart
@@ -18,6 +18,7 @@ from fedexperts.models.zoo import (
     build,
     check_model,
     flat,
+    gives,
     model_ref,
     own_model,
     reads_text,
@@ -26,8 +27,8 @@ from fedexperts.models.zoo import (
 
 __all__ = [
     "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BlockExperts", "Classifier", "ConvExtractor", "DeepGate",
-    "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms", "GateStart", "ModelRef", "ModelSource",
+    "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms", "GateStart", "ModelRef", "ModelSource",
     "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "blank",
-    "build", "check_model", "check_own", "cut", "flat", "model_ref", "own_model", "reads_text", "smallest", "split",
+    "build", "check_model", "check_own", "cut", "flat", "gives", "model_ref", "own_model", "reads_text", "smallest", "split",
     "strongest", "told_apart",
 ]  # fmt: skip

@@ -62,6 +62,16 @@ class SparseExperts(nn.Module):
         return mixed
 
 
+class DenseExperts(SparseExperts):
+    """The same numbers, with every sample through every expert: for programs, in which nothing may depend on values."""
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        mixed = x.new_zeros(x.shape[0], self.outputs)
+        for number, expert in enumerate(self.children()):
+            mixed = mixed + (weights * (chosen == number)).sum(1, keepdim=True) * expert(x)
+        return mixed
+
+
 def strongest(weights: Tensor, count: int, dim: int = 1, rest: float = 0.0) -> Tensor:
     """Only the `count` largest count, with the weights that they had; the others become `rest`."""
     least = weights.topk(count, dim=dim).values.select(dim, -1).unsqueeze(dim)

@@ -10,14 +10,11 @@ from fedexperts.models.cnn import Shape
 
 
 class TableExtractor(nn.Sequential):
-    """ReLU'd linear layers on features that are normalised first: a table's columns have scales of their own.
-
-    The normalisation (BatchNorm without weights) is learned with the layers, so that nobody has to know it beforehand.
-    """
+    """ReLU'd linear layers."""
 
     def __init__(self, shape: Shape, widths: Sequence[int]) -> None:
         (features,) = shape
-        layers: OrderedDict[str, nn.Module] = OrderedDict(scale=nn.BatchNorm1d(features, affine=False))
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
         for i, (before, after) in enumerate(pairwise((features, *widths)), 1):
             layers[f"fc{i}"] = nn.Linear(before, after)
             layers[f"relu{i}"] = nn.ReLU()

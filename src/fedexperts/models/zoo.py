@@ -137,6 +137,15 @@ def flat(shape: Shape) -> tuple[nn.Module, int]:
     return nn.Flatten(), math.prod(shape)
 
 
+@torch.no_grad()
+def gives(net: nn.Module, shape: Shape) -> Shape:
+    """The shape of what a module makes of one sample; looking changes nothing in it."""
+    was = net.training
+    found = tuple(net.eval()(blank(shape)).shape[1:])
+    net.train(was)
+    return found
+
+
 def blank(shape: Shape) -> Tensor:
     """One sample without content, as models take it."""
     return torch.zeros(1, shape[0], dtype=torch.int64) if reads_text(shape) else torch.zeros(1, *shape)
