@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fedexperts.client import Client
     from fedexperts.config import Settings
     from fedexperts.errors import FedExpertsError
+    from fedexperts.export import load_exported
     from fedexperts.methods import Method, registry
     from fedexperts.models import split
     from fedexperts.task import Task
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Client": "client", "Result": "api", "load": "api", "resume": "api", "run": "api", "Settings": "config",
     "FedExpertsError": "errors", "Method": "methods", "registry": "methods", "split": "models", "Task": "task",
+    "load_exported": "export",
 }  # fmt: skip
 
 __all__ = [
-    "Client", "FedExpertsError", "Method", "Result", "Settings", "Task", "load", "registry", "resume", "run", "split",
+    "Client", "FedExpertsError", "Method", "Result", "Settings", "Task", "load", "load_exported", "registry", "resume",
+    "run", "split",
 ]  # fmt: skip
 
 

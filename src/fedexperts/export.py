@@ -1,8 +1,11 @@
 """A client's model in a folder of its own: tensors, what is needed to build it again, a card, and plain programs."""
 
 import json
+import logging
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,7 @@ def save_model(model: ClientModel, folder: Path, tested: Mapping[Kind, float], e
         raise SavedStateError(f"{folder} exists and is not an empty folder; choose another")
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": tensor for name, tensor in model.tensors.items()}
-    tensors |= {f"received.{name}": tensor for name, tensor in model.received.items()}
+    tensors |= {f"received.{name}": tensor for name, tensor in model.received.items() if name not in _twice(model)}
     (folder / TENSORS).write_bytes(pack(tensors))
     if model.form.vocabulary is not None:
         write_atomically(folder / WORDS, "\n".join(model.form.vocabulary.words))
@@ -63,8 +66,15 @@ def _about(model: ClientModel) -> dict[str, Any]:
         "form": {"kind": form.kind, "shape": form.shape, "columns": form.columns},
         "scale": form.scale and {"mean": form.scale.mean, "spread": form.scale.spread},
         "class_names": model.class_names,
+        "received_as_own": _twice(model),
         "precision": model.precision,
     }
+
+
+def _twice(model: ClientModel) -> list[str]:
+    """What was received and is part of the model as it came: it is written once."""
+    own = model.tensors
+    return [name for name, tensor in model.received.items() if name in own and torch.equal(own[name], tensor)]
 
 
 def is_exported(folder: Path) -> bool:
@@ -106,13 +116,14 @@ def load_exported(
             }
         )
         method = method_class(about["method"])(TrainSettings.check(about["train"]), about["options"])
+        tensors = _under("model.", found)
         return ClientModel(
             method,
             spec,
             Form(form["kind"], tuple(form["shape"]), words, tuple(form["columns"]), scale),
             tuple(about["class_names"]),
-            _under("model.", found),
-            _under("received.", found),
+            tensors,
+            _under("received.", found) | {name: tensors[name] for name in about["received_as_own"]},
             about["precision"],
         )
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
@@ -120,7 +131,8 @@ def load_exported(
 
 
 def _under(prefix: str, tensors: State) -> State:
-    return {name.removeprefix(prefix): t for name, t in sorted(tensors.items()) if name.startswith(prefix)}
+    """Copies: where a tensor begins in memory may change the last digit of a sum."""
+    return {name.removeprefix(prefix): t.clone() for name, t in sorted(tensors.items()) if name.startswith(prefix)}
 
 
 def _again(name: str, given: ModelSource | None, head: str | None, option: str, folder: Path) -> ModelRef:
@@ -142,8 +154,7 @@ def _programs(model: ClientModel, folder: Path) -> dict[str, str]:
     """Write the model as programs where that can be done: file name → "" if it is there, else why not."""
     sample = torch.from_numpy(model.form.take(_samples(model.form)))
     found: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.export speaks of its own affairs
+    with _quiet():
         try:
             program = _program(model.module(), sample)
             torch.export.save(program, folder / PROGRAM)
@@ -176,8 +187,22 @@ def _program(module: nn.Module, sample: torch.Tensor) -> torch.export.ExportedPr
     return program
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch has to say of its own affairs."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.150}"
+    said = re.split(r"[.!\n\x1b]", str(error).strip())[0]
+    return f"it cannot be made ({type(error).__name__}: {said:.150})"
 
 
 # --- the card

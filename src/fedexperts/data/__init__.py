@@ -12,7 +12,7 @@ from fedexperts.data.sets import Dataset, is_text, load
 from fedexperts.data.words import PADDING, UNKNOWN, Vocabulary
 
 __all__ = [
-    "MIN_SAMPLES", "PADDING", "UNKNOWN", "ClientData", "Dataset", "Form", "Samples", "Scale", "SetInfo", "Sums", "Vocabulary",
-    "aligned", "between", "classes_of", "clients_in", "in_order", "is_folder", "is_text", "known", "label_counts",
-    "load", "numbered", "partition", "position", "read_client", "read_inputs", "split", "split_own",
+    "MIN_SAMPLES", "PADDING", "UNKNOWN", "ClientData", "Dataset", "Form", "Samples", "Scale", "SetInfo", "Sums",
+    "Vocabulary", "aligned", "between", "classes_of", "clients_in", "in_order", "is_folder", "is_text", "known",
+    "label_counts", "load", "numbered", "partition", "position", "read_client", "read_inputs", "split", "split_own",
 ]  # fmt: skip

@@ -33,12 +33,13 @@ class Scale:
     def of(cls, clients: Iterable[Sums]) -> "Scale":
         every = list(clients)
         count = sum(one.count for one in every)
-        mean = sum(one.total for one in every) / count
-        variance = sum(one.squares for one in every) / count - np.square(mean)
+        mean = np.sum([one.total for one in every], axis=0) / count
+        variance = np.sum([one.squares for one in every], axis=0) / count - np.square(mean)
         spread = np.sqrt(np.maximum(variance, 0))
         told = spread > 1e-6 * np.abs(mean)  # what is left of a column that never changes is rounding
         return cls(tuple(mean.tolist()), tuple(np.where(told & (spread > 0), spread, 1.0).tolist()))
 
     def apply(self, rows: Array) -> Array:
         """(row − mean) / spread, as float32."""
-        return ((rows - np.array(self.mean)) / np.array(self.spread)).astype(np.float32)
+        scaled: Array = (rows - np.array(self.mean)) / np.array(self.spread)
+        return scaled.astype(np.float32)

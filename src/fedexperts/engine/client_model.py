@@ -94,6 +94,9 @@ class ClientModel:
 class _Deployed(nn.Module):
     """From samples to probabilities."""
 
+    mean: Tensor
+    spread: Tensor
+
     def __init__(
         self, method: Method, model: Model, received: Mapping[str, Tensor], dtype: torch.dtype, form: Form
     ) -> None:

@@ -27,8 +27,8 @@ from fedexperts.models.zoo import (
 
 __all__ = [
     "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BlockExperts", "Classifier", "ConvExtractor", "DeepGate",
-    "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms", "GateStart", "ModelRef", "ModelSource",
-    "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "blank",
-    "build", "check_model", "check_own", "cut", "flat", "gives", "model_ref", "own_model", "reads_text", "smallest", "split",
-    "strongest", "told_apart",
+    "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms", "GateStart", "ModelRef",
+    "ModelSource", "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm", "TableExtractor", "TextExtractor",
+    "WordMean", "blank", "build", "check_model", "check_own", "cut", "flat", "gives", "model_ref", "own_model",
+    "reads_text", "smallest", "split", "strongest", "told_apart",
 ]  # fmt: skip
