@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedexperts.client import Client, together
 from fedexperts.config import Settings, TaskSettings, TrainSettings
@@ -12,8 +13,8 @@ from fedexperts.data import ClientData
 from fedexperts.engine.observer import Observer
 from fedexperts.engine.rounds import Simulation
 from fedexperts.errors import DataError, MethodError
-from fedexperts.methods import Message, Method, Reply, Round, Stage, State, Trained, part_of
-from fedexperts.task import Task
+from fedexperts.methods import Message, Method, Model, Reply, Round, Stage, State, Trained, part_of
+from fedexperts.task import ClientSpec, Task
 
 NOBODYS = ClientData(*(np.empty(0, np.int64) for _ in range(3)))
 """The data of the run's own clients, who are not asked."""
@@ -25,24 +26,28 @@ class Joining(Simulation):
     @classmethod
     def of(cls, run: Simulation, client: Client, observers: Sequence[Observer] = (), **values: Any) -> "Joining":
         """`values`: how to train, where that differs from the run."""
-        _check(run, client)
-        places = len(run.specs) + 1
-        given = {**run.settings.model_dump(), "clients": places, "participation": 1.0, "store": "memory", **values}
-        settings = Settings.check(given)
+        if run.method.begins() is not None:
+            raise MethodError(
+                f"nobody can join a {run.method.title} run: its pool was made of those who were there; adapt the run "
+                "that it began with"
+            )
+        if client.name in run.task.client_names:
+            raise DataError(f"the run has a client '{client.name}' already; the new one needs another name")
+        places = {"clients": len(run.specs) + 1, "participation": 1.0, "store": "memory", "group_size": None}
+        settings = Settings.check({**run.settings.model_dump(), **places, **values})
         dataset, [own] = together([client], settings.part(TaskSettings), like=run.task.dataset)
         model = run.specs[0].model if client.model is None else client.model_for(dataset.shape, dataset.classes)
         task = Task(
             settings.part(TaskSettings),
             dataset,
             (*[NOBODYS] * len(run.specs), own),
-            names=(*(spec.name or str(spec.id) for spec in run.specs), client.name),
+            names=(*run.task.client_names, client.name),
             models=(model,),
             common=run.specs[0].common,
         )
-        method = _joins(type(run.method), run.server)(settings.part(TrainSettings), run.method.options.model_dump())
-        joining = cls(method, task, settings, observers)
-        joining._fits()
-        return joining
+        kind = _joins(type(run.method), run.server, _private(run, task.spec(len(run.specs))))
+        method = kind(settings.part(TrainSettings), run.method.options.model_dump())
+        return cls(method, task, settings, observers)
 
     @property
     def client(self) -> int:
@@ -62,40 +67,34 @@ class Joining(Simulation):
         rounds = (self._round(number) for number in range(1, self.settings.rounds + 1))
         return list(dict.fromkeys(part for now in rounds for stage in self.method.stages(now) for part in stage.parts))
 
-    def _fits(self) -> None:
-        """An error where the run's shared parts do not fit the new client's model."""
-        layout, kept = self.fleet.program(self.client).layout, self.method.kept()
-        sent = self.message_for(self.client).tensors
-        for name, (shape, _) in layout.items():
-            if part_of(name) not in kept and name in sent and tuple(sent[name].shape) != shape:
-                raise MethodError(
-                    f"{self.specs[self.client].called} cannot have the run's {part_of(name)}: {name} is "
-                    f"{tuple(sent[name].shape)} there and {shape} in its model; give it a model like the run's"
-                )
+
+def _private(run: Simulation, client: ClientSpec) -> set[str]:
+    """The parts that a client has for itself: it keeps them, and does not use the server's in their place."""
+    method, message = run.method, run.message_to(client)
+    with torch.random.fork_rng(devices=[]):
+        own = Model(method.parts(client)).to(run.data.dtype).to(run.device).state_dict()
+    for name, sent in message.tensors.items():
+        if name in own and sent.shape != own[name].shape:
+            raise MethodError(
+                f"{client.called} cannot have the run's {part_of(name)}: {name} is {tuple(sent.shape)} there and "
+                f"{tuple(own[name].shape)} in its model; give it a model like the run's"
+            )
+    used = method.personalise(own, message)
+    others = {name for name in own if name not in used or used[name] is not message.tensors.get(name)}
+    return method.kept() & {part_of(name) for name in others}
 
 
-def _check(run: Simulation, client: Client) -> None:
-    if run.method.begins() is not None:
-        raise MethodError(
-            f"nobody can join a {run.method.title} run: its pool was made of those who were there; adapt the run that "
-            "it began with"
-        )
-    if client.name in (spec.name or str(spec.id) for spec in run.specs):
-        raise DataError(f"the run has a client '{client.name}' already; the new one needs another name")
-
-
-def _joins(kind: type[Method], server: State) -> type[Method]:
+def _joins(kind: type[Method], server: State, private: set[str]) -> type[Method]:
     """The same method for a client that comes when all is over: it hears of the server, nothing leaves it."""
 
     class Joins(kind):  # type: ignore[misc, valid-type]
-        exchanges = False  # it may not ask the others either
+        exchanges = False  # it does not ask the others either
 
-        def start(self, model: Any) -> State:
+        def start(self, model: Model) -> State:
             return dict(server)
 
         def stages(self, now: Round) -> Sequence[Stage]:
-            kept = self.kept()
-            own = [(stage, tuple(part for part in stage.parts if part in kept)) for stage in super().stages(now)]
+            own = [(stage, tuple(part for part in stage.parts if part in private)) for stage in super().stages(now)]
             return [replace(stage, parts=parts) for stage, parts in own if parts]
 
         def reply(self, after: Trained, now: Round) -> Message:

@@ -286,7 +286,11 @@ class Simulation:
 
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
-        return self.method.send(self.server, self.specs[client].public, self._round(self.round + 1))
+        return self.message_to(self.specs[client])
+
+    def message_to(self, client: ClientSpec) -> Message:
+        """The same for any client, even one that is new."""
+        return self.method.send(self.server, client.public, self._round(self.round + 1))
 
     def _predicted_class(self, model: Model, x: Tensor, received: State) -> Tensor:
         """-1 where the model's answer is not a number."""
