@@ -367,6 +367,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),
         seconds=simulation.seconds,
+        fingerprint=simulation.fingerprint,
         folder=folder,
     )
     if folder is not None:

@@ -305,7 +305,7 @@ def data(
     for k, (client, row) in enumerate(zip(task.clients, task.counts, strict=True)):
         counts = [str(n) if n else "·" for n in row] if names else []
         sizes = [int((row > 0).sum()), len(client.train), len(client.validation), len(client.test)]
-        table.add_row(str(k), *counts, *map(str, sizes))
+        table.add_row(task.client_names[k], *counts, *map(str, sizes))
     for column in table.columns:
         column.no_wrap, column.justify = True, "right"
     console.print(table)

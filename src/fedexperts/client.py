@@ -117,7 +117,8 @@ def together(
                 f"client {clients[0].name} has other samples than the run; its clients have {error}"
             ) from None
         return Together(replace(like, inputs=inputs, labels=labels), owned)
-    dataset = Dataset(settings.data.rstrip("/"), inputs, labels, names, "clients' own data", None, columns)
+    note = f"from {settings.data_dir}/{settings.data}" if settings.data_dir else "each client brought its own"
+    dataset = Dataset(settings.data.rstrip("/"), inputs, labels, names, note, None, columns)
     if dataset.kind == "text":
         training = np.concatenate([client.train for client in owned])
         dataset = dataset.in_words(training, settings.vocabulary, settings.text_length)
@@ -134,9 +135,10 @@ def _alike(inputs: Sequence[np.ndarray], every: Sequence[Samples]) -> np.ndarray
     first = inputs[0]
     for one, samples in zip(inputs, every, strict=True):
         if (one.dtype.kind, one.shape[1:]) != (first.dtype.kind, first.shape[1:]):
+            help_ = "; --image-size makes pictures one size" * (one.dtype == first.dtype == np.uint8)
             raise DataError(
                 f"{samples.where} has samples of {_said(one)}, {every[0].where} of {_said(first)}; all clients' "
-                "samples must be alike"
+                f"samples must be alike{help_}"
             )
     return np.ascontiguousarray(np.concatenate(inputs))
 

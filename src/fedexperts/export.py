@@ -139,7 +139,7 @@ def _again(name: str, given: ModelSource | None, head: str | None, option: str, 
     """The model of that name, or the one that is given for it."""
     if given is not None:
         return model_ref(given, head)
-    if name not in MODELS and not is_place(name):
+    if not _can_find(name):
         raise ModelError(
             f"'{name}' was given in Python; give it again: load_exported('{folder}', {option}=…). Without its code, "
             f"{PROGRAM} is a whole program: torch.export.load('{folder / PROGRAM}').module()"
@@ -233,7 +233,7 @@ def _card(
             "```python",
             "import fedexperts",
             "",
-            "model = fedexperts.load_exported(\".\")  # this folder",
+            f"model = fedexperts.load_exported({_call(model)})  # this folder",
             "probabilities = model.predict(samples)  # samples × classes",
             "```",
             "",
@@ -260,7 +260,7 @@ def _card(
             "",
             "A part that is private, or a client's own copy, was trained on this client's data alone, and tells of "
             "them: whoever has this folder can ask it. Handle it as you would the data."
-            + (" It also holds what the server sent of others." if model.received else ""),
+            + " It also holds what the server sent for predictions." * (len(_twice(model)) < len(model.received)),
             "",
             *there,
             "",
@@ -272,6 +272,16 @@ def _card(
             "",
         ]
     )  # fmt: skip
+
+
+def _call(model: ClientModel) -> str:
+    """What `load_exported` must be given: models whose code it cannot find by itself too."""
+    refs = {"model": model.client.model, "common_model": model.client.common}
+    return ", ".join(['"."', *(f"{name}=…" for name, ref in refs.items() if ref and not _can_find(str(ref)))])
+
+
+def _can_find(name: str) -> bool:
+    return name in MODELS or is_place(name)
 
 
 def _takes(form: Form) -> str:

@@ -38,6 +38,7 @@ class Record:
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    fingerprint: int | None = None  # tells these data, split as they were, from others
     folder: Path | None = None  # where it lies, with what analyses have found
 
     @cached_property
@@ -62,6 +63,7 @@ class Record:
             "notes": list(self.notes),
             "environment": self.environment,
             "seconds": self.seconds,
+            "data": self.fingerprint,
         }
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False))
 
@@ -85,6 +87,7 @@ class Record:
                 notes=summary["notes"],
                 environment=summary["environment"],
                 seconds=summary["seconds"],
+                fingerprint=summary.get("data"),
                 folder=folder,
             )
         except (ValueError, KeyError, TypeError) as error:

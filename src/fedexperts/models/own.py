@@ -83,8 +83,8 @@ def split(model: nn.Module, head: str) -> Parts:
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     last = layers.get(head) if head else None
     if last is None:
-        known = f"its Linear layers: {', '.join(linear) or 'none'}"
-        raise ModelError(f"{type(model).__name__} has no layer '{head}'{suggestion(head, linear)}; {known}")
+        known = suggestion(head, linear) or f"; its Linear layers are: {', '.join(linear) or 'none'}"
+        raise ModelError(f"{type(model).__name__} has no layer '{head}'{known}")
     if not isinstance(last, nn.Linear):
         raise ModelError(
             f"head='{head}' of {type(model).__name__} is a {type(last).__name__}; the last layer is a Linear"
