@@ -1,7 +1,7 @@
 """Three hospitals with different networks train together; images, and networks of their own, stay where they are.
 
-`python examples/hospitals.py` takes ten seconds. Put your own arrays in the place of `images`. Whether it pays, the run of
-Standalone beside it tells: with 60 stand-in test images a hospital, that is no result.
+`python examples/hospitals.py` takes ten seconds. Put your own arrays into `images`. Whether it pays, the run of
+Standalone beside it tells; with 60 stand-in test images a hospital, that is no result.
 """
 
 import numpy as np
@@ -22,16 +22,15 @@ class Deep(nn.Module):
         self.between, self.fc = nn.Linear(32 * 2 * 2, WIDTH), nn.Linear(WIDTH, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(self.first(x).relu(), 2)
-        x = nn.functional.max_pool2d(self.second(x).relu(), 2)
+        for convolution in (self.first, self.second):
+            x = nn.functional.max_pool2d(convolution(x).relu(), 2)
         return self.fc(self.between(x.flatten(1)).relu())
 
 
 def narrow(shape: tuple[int, ...], classes: int) -> nn.Module:
     """A function makes a fresh network for each client that has it; a Sequential needs no name for its head."""
-    channels, height, width = shape
-    convolution = [nn.Conv2d(channels, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
-    return nn.Sequential(*convolution, nn.Linear(6 * height * width // 4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
+    convolution = [nn.Conv2d(shape[0], 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*convolution, nn.Linear(6 * 4 * 4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
 
 
 def images(hospital: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
