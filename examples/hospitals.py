@@ -29,8 +29,8 @@ class Deep(nn.Module):
 
 def narrow(shape: tuple[int, ...], classes: int) -> nn.Module:
     """A function makes a fresh network for each client that has it; a Sequential needs no name for its head."""
-    convolution = [nn.Conv2d(shape[0], 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
-    return nn.Sequential(*convolution, nn.Linear(6 * 4 * 4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
+    first = (nn.Conv2d(shape[0], 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    return nn.Sequential(*first, nn.Linear(6 * 4 * 4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
 
 
 def images(hospital: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -38,8 +38,7 @@ def images(hospital: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
     digits = load_digits()
     likely = np.where(np.isin(digits.target % 3, hospital), 1.0, 0.15)
     chosen = rng.choice(len(likely), 260, replace=False, p=likely / likely.sum())
-    bright = np.clip(digits.images[chosen] * 14 + 15 * hospital, 0, 255)
-    return bright.astype(np.uint8)[:, None], digits.target[chosen]
+    return (digits.images[chosen] * 14 + 15 * hospital).astype(np.uint8)[:, None], digits.target[chosen]
 
 
 def main(rounds: int = 20) -> None:
@@ -51,9 +50,9 @@ def main(rounds: int = 20) -> None:
     task = fedexperts.Task.of_clients(clients, common_model=narrow, name="hospitals")
     how = {"rounds": rounds, "batch_size": 32, "optimizer": "adam", "lr": 0.003}
     runs = {method: fedexperts.run(method, task, **how) for method in ("fedmoe", "standalone")}
-    for number, name in enumerate(task.client_names):
-        found = (f"{method} {100 * run.figures['selected'].clients[number]:.1f} %" for method, run in runs.items())
-        print(f"{name}: {', '.join(found)}")
+    for method, run in runs.items():
+        found = zip(task.client_names, run.figures["selected"].clients, strict=True)
+        print(f"{method}:", ", ".join(f"{name} {100 * accuracy:.1f} %" for name, accuracy in found))
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ def main(rounds: int = 20) -> None:
         for method in ("standalone", "fedavg", "fedper"):
             result = fedexperts.run(method, task, rounds=rounds, optimizer="adam", lr=0.03)
             print(f"{method}: {100 * result.figures['selected'].mean:.1f} %")
-        asked = "Please help, it is not there yet."  # says nothing: an office answers by its habits
+        asked = "Charged twice, and the parcel is late."
         for office in OFFICES:
-            [probabilities] = result.predict(office, [asked])
-            print(f"{office} says {task.dataset.class_names[probabilities.argmax()]}: {asked}")
+            [answer] = result.predict(office, [asked])
+            print(f"{office}: {task.dataset.class_names[answer.argmax()]} ({100 * answer.max():.0f} %)")
 
 
 if __name__ == "__main__":

@@ -94,8 +94,6 @@ def together(
     like: Dataset | None = None,
 ) -> Together:
     """All clients' samples one after another. With `like`, as that set has its own: its classes, its words."""
-    if not clients:
-        raise DataError("there are no clients")
     if twice := [c.name for i, c in enumerate(clients) if c.name in {other.name for other in clients[:i]}]:
         raise DataError(f"two clients are called '{twice[0]}'; a name belongs to one")
     every = [samples for client in clients for samples in client.samples]

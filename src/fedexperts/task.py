@@ -104,6 +104,8 @@ class Task:
         `class_names`: what the labels mean (else numbers, or the names that occur). `common_model`: what all share, for
         methods that need one model for all, or share a small one beside each client's own.
         """
+        if not clients:
+            raise DataError("there are no clients; give a list of Client(name, train, test)")
         common = None if common_model is None else model_ref(common_model)
         given = {"data": name, "clients": len(clients), "partition": "own", "model": ("own",)}
         settings = TaskSettings.check({**values, **given, "common_model": common and str(common)})

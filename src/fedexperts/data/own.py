@@ -40,7 +40,8 @@ def read_texts(path: Path, labelled: bool = True) -> tuple[list[str], list[str]]
                     f"{path}, line {line}: no {' and no '.join(missing)}; each has a {' and a '.join(needed)}"
                 )
             texts.append(str(row["text"]))
-            labels += [str(row["label"])] * labelled
+            if labelled:
+                labels.append(str(row["label"]))
     return texts, labels
 
 
@@ -64,7 +65,8 @@ def read_table(path: Path, labelled: bool = True) -> tuple[Array, list[str], tup
             if None in row or None in row.values():
                 raise DataError(f"{path}, line {table.line_num}: not as many values as the first line names")
             rows.append([_number(row[name], f"{path}, line {table.line_num}, column {name}") for name in columns])
-            labels += [row["label"]] * labelled
+            if labelled:
+                labels.append(row["label"])
     return np.array(rows, np.float32).reshape(len(rows), len(columns)), labels, columns
 
 

@@ -405,7 +405,9 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
     """
     own = [task.spec(k) for k in range(len(task.clients))]
     shared = {}
-    for spec in {spec.model: spec for spec in reversed(own)}.values():
+    for spec in own:
+        if spec.model in shared:
+            continue
         try:
             with torch.device("meta"):
                 parts = select(Model(method.parts(spec)).state_dict(), method.alike())

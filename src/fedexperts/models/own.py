@@ -172,16 +172,14 @@ def _troubles(part: nn.Module) -> Iterator[str]:
     saved = part.state_dict().keys()
     for name, module in part.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            yield (
-                f"has a {type(module).__name__} ('{name}'), whose random numbers could not be repeated; take it out "
-                "(nn.Identity()) and use --weight-decay, or another --epochs"
-            )
+            where = f"{type(module).__name__} ('{name.removeprefix('net.')}')"
+            yield f"has a {where}, whose random numbers could not be repeated; take it out (nn.Identity())"
         for key, value in vars(module).items():
             if isinstance(value, Tensor):
                 yield f"keeps a tensor '{key}' in {type(module).__name__} that is no buffer; use register_buffer"
     for name, _ in part.named_buffers():
         if name not in saved:
-            yield f"has a buffer '{name}' that is not saved; leave out persistent=False"
+            yield f"has a buffer '{name.removeprefix('net.')}' that is not saved; leave out persistent=False"
 
 
 def is_place(name: str) -> bool:
