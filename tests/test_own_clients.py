@@ -184,6 +184,9 @@ def test_folders_of_texts_and_pictures(cli: Cli, here: Path) -> None:
     own.folder_of_pictures(here / "pictures", side=9)
     assert cli("run", "fedavg", "--data", "./texts", *SMALL, "--out", "t")[0] == 0
     assert fedexperts.load("t").record.settings.model == ("fasttext",)
+    only_cats = [line for line in Path("texts/north/train.jsonl").read_text().splitlines() if '"label": "cat"' in line]
+    Path("texts/north/train.jsonl").write_text("\n".join(only_cats))
+    assert fedexperts.Task.of(data="texts/").settings.model == ("fasttext",)
     assert cli("run", "fedavg", "--data", here / "pictures", "--image-size", 6, *SMALL, "--out", "p")[0] == 0
     loaded = fedexperts.load("p")
     assert loaded.simulation.task.shape == (1, 6, 6)

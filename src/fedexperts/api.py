@@ -23,6 +23,7 @@ from fedexperts.engine.store import MANIFEST
 from fedexperts.errors import DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.export import save_model
 from fedexperts.files import write_atomically
+from fedexperts.given import with_model
 from fedexperts.measure import (
     FETCHES,
     HISTORY,
@@ -41,7 +42,7 @@ from fedexperts.measure import (
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
-from fedexperts.task import Task, with_model
+from fedexperts.task import Task
 
 BEFORE = "before"
 """The folder inside a run's of the run that came before it: PM-MoE's first phase."""

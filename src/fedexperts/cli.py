@@ -286,8 +286,9 @@ def data(
     from rich.table import Table
 
     from fedexperts.data import known
+    from fedexperts.given import with_model
     from fedexperts.report.page import write_label_page
-    from fedexperts.task import Task, with_model
+    from fedexperts.task import Task
 
     given = _values(config, values, _no_more(context.args))
     if not given and out is None:
