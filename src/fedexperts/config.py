@@ -126,10 +126,13 @@ class TaskSettings(Frozen):
         A folder's name ends with a slash.
         """
         data = values.get("data")
-        if not isinstance(data, str) or not (Path(data).suffix or "/" in data):
+        if not isinstance(data, str):
             return values
         path = Path(values.get("data_dir") or "", data)
-        is_folder = data.endswith("/") or path.expanduser().is_dir()
+        is_folder = data.endswith("/") or ("/" in data and path.expanduser().is_dir())
+        of_python = values.get("partition") == "own"  # then it is just a name
+        if not is_folder and (of_python or not path.suffix):
+            return values
         return {**values, "data": path.name + "/" * is_folder, "data_dir": path.parent}
 
     @field_validator("model")
