@@ -3,7 +3,8 @@
 Each is the variant that is usual for 32×32 images: it begins with a 3×3 convolution of stride 1 and no pooling, where
 the one for ImageNet shrinks the image four times. A larger image is shrunk to about that size at once, by the first
 convolution (from 64×64 on) and a pooling after it (from 128×128 on); a smaller one is taken as it is. They end in the
-mean over all places, `features` numbers, on which the head stands. `slim` divides all widths.
+mean over all places, `features` numbers, on which the head stands. `slim` divides all widths; `joined` takes the mean
+of so many neighbouring features at the end, so that networks of different widths end alike.
 """
 
 from collections import OrderedDict
@@ -26,10 +27,14 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class Everywhere(nn.Module):
-    """The mean over all places of an image."""
+    """The mean over all places of an image, and over so many channels side by side."""
+
+    def __init__(self, joined: int) -> None:
+        super().__init__()
+        self.joined = joined
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3))
+        return x.mean((2, 3)).unflatten(1, (-1, self.joined)).mean(2)
 
 
 class Residual(nn.Module):
@@ -84,7 +89,7 @@ def resnet(blocks: Sequence[int], shape: Shape, slim: int = 1) -> nn.Sequential:
     return _ended(layers, before)
 
 
-def mobilenet(shape: Shape, slim: int = 1) -> nn.Sequential:
+def mobilenet(shape: Shape, slim: int = 1, joined: int = 1) -> nn.Sequential:
     """MobileNet (Howard et al. 2017, the first version, α = 1): 13 times a 3×3 convolution of each channel, then 1×1.
 
     With the head for 10 classes 3.22 M parameters. The 32×32 variant: of the paper's five strides the first is 1.
@@ -97,7 +102,7 @@ def mobilenet(shape: Shape, slim: int = 1) -> nn.Sequential:
         layers[f"block{number}"] = nn.Sequential(
             *_conv(before, before, 3, stride, groups=before), *_conv(before, after, 1)
         )
-    return _ended(layers, widths[-1])
+    return _ended(layers, widths[-1], joined)
 
 
 INCEPTIONS = {
@@ -114,7 +119,7 @@ INCEPTIONS = {
 """Widths of GoogLeNet's blocks (Szegedy et al. 2015, Table 1); before 4a and 5a the image is pooled."""
 
 
-def googlenet(shape: Shape, slim: int = 1) -> nn.Sequential:
+def googlenet(shape: Shape, slim: int = 1, joined: int = 1) -> nn.Sequential:
     """GoogLeNet's nine inception blocks on one 3×3 convolution with 192 filters, without the auxiliary heads.
 
     With the head for 10 classes 6.16 M parameters. As everywhere for 32×32 images, two 3×3 convolutions stand where
@@ -128,7 +133,7 @@ def googlenet(shape: Shape, slim: int = 1) -> nn.Sequential:
         one, small, three, smaller, five, pooled = widths = [max(1, width // slim) for width in full]
         layers[f"block{name}"] = Inception(before, widths)
         before = one + three + five + pooled
-    return _ended(layers, before)
+    return _ended(layers, before, joined)
 
 
 def _stem(shape: Shape, width: int) -> "OrderedDict[str, nn.Module]":
@@ -147,8 +152,8 @@ def _conv(before: int, after: int, size: int, stride: int = 1, groups: int = 1) 
     return [conv, BatchNorm(after), nn.ReLU()]
 
 
-def _ended(layers: "OrderedDict[str, nn.Module]", features: int) -> nn.Sequential:
-    layers["mean"] = Everywhere()
+def _ended(layers: "OrderedDict[str, nn.Module]", features: int, joined: int = 1) -> nn.Sequential:
+    layers["mean"] = Everywhere(joined)
     made = nn.Sequential(layers)
-    made.features = features  # type: ignore[assignment]
+    made.features = features // joined  # type: ignore[assignment]
     return made

@@ -40,10 +40,13 @@ BACKBONES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet34": partial(resnet, (3, 4, 6, 3)),
     "mobilenet": mobilenet,
     "googlenet": googlenet,
+    "mobilenet-512": partial(mobilenet, joined=2),
+    "googlenet-512": partial(googlenet, joined=2),
 }
 """FedEMoE, Table 3. Name → builder of the extractor for an input shape, with all widths divided by a number.
 
-That number stands in a model's name after a slash: `resnet18/8` is ResNet-18 with an eighth of its filters.
+That number stands in a model's name after a slash: `resnet18/8` is ResNet-18 with an eighth of its filters. Those with
+-512 end like the ResNets, in means over two of their 1024 features, for methods that compare or share what follows.
 """
 
 
