@@ -59,7 +59,7 @@ class ChoosingExecutor(Executor):
     def _train(self, jobs: Sequence[Job]) -> None:
         together: dict[str, list[Job]] = defaultdict(list)
         for job in jobs:
-            way = self._way(job.cohort, partial(self._of_job, job))
+            way = self.way(job)
             self._chosen |= {client.model: way for client in job.cohort.clients}
             together[way].append(job)
         for way, own in together.items():
@@ -68,6 +68,10 @@ class ChoosingExecutor(Executor):
     def _map(self, queries: Sequence[Query]) -> list[Tensor]:
         ways = [self._way(query.cohort, partial(self._of_query, query)) for query in queries]
         return [self.ways[way].map([query])[0] for way, query in zip(ways, queries, strict=True)]
+
+    def way(self, job: Job) -> str:
+        """How the job's cohort is trained."""
+        return self._way(job.cohort, partial(self._of_job, job))
 
     def _way(self, cohort: Cohort, work: Callable[[], float]) -> str:
         if not cohort.program.fixed:
