@@ -90,7 +90,8 @@ def _call(model: ClientModel) -> str:
 
 
 def can_find(name: str) -> bool:
-    return name in MODELS or is_place(name)
+    """Whether a model of that name can be built without being given."""
+    return name.partition("/")[0] in MODELS or is_place(name)
 
 
 def _takes(form: Form) -> str:

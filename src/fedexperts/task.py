@@ -49,8 +49,8 @@ class ClientSpec:
 
     @property
     def public(self) -> "ClientSpec":
-        """The client as the server knows it: neither its labels nor its model, which may be its own."""
-        return replace(self, label_counts=(), model="")
+        """The client as the server knows it."""
+        return replace(self, label_counts=())
 
 
 @dataclass(frozen=True)
