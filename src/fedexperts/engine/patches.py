@@ -99,7 +99,18 @@ def with_fixed_shapes(model: nn.Module) -> bool:
         for expert in part.children()
         for layer in expert.children()
     )
-    return all(isinstance(layer, nn.Linear | nn.Conv2d) or not layer.state_dict() for layer in layers)
+    return all(isinstance(layer, nn.Linear) or is_plain(layer) or not layer.state_dict() for layer in layers)
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether it is a convolution that can be a product over patches."""
+    return (
+        type(layer) is nn.Conv2d
+        and layer.groups == 1
+        and layer.dilation == (1, 1)
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
 
 
 def fix_shapes(model: nn.Module) -> None:
@@ -116,8 +127,7 @@ def make_stackable(model: nn.Module) -> None:
         if type(part) is BatchNorm:
             part.__class__ = StackedNorm
         elif type(part) is nn.Conv2d:
-            plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
-            part.__class__ = PatchConv2d if plain and not isinstance(part.padding, str) else StackedConv2d
+            part.__class__ = PatchConv2d if is_plain(part) else StackedConv2d
         elif (
             type(part) is nn.MaxPool2d
             and (part.kernel_size, part.stride, part.padding, part.dilation) == (2, 2, 0, 1)

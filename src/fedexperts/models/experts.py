@@ -25,19 +25,11 @@ def cut(model: ModelRef, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.
         net, rest = net.net, OrderedDict(flatten_all=nn.Flatten(), head=parts["head"])
     layers = list(net.named_children())
     end = next((i for i, (_, layer) in enumerate(layers, 1) if isinstance(layer, nn.ReLU | WordMean)), None)
-    if not isinstance(net, nn.Sequential) or end is None or not all(_simple(layer) for _, layer in layers[end:]):
+    if not isinstance(net, nn.Sequential) or end is None:
         raise ModelError(
-            f"model '{model}' cannot be cut into an embedding and experts: its extractor must be a Sequential with a "
-            "ReLU, after which there are only Linear and plain Conv2d layers and layers without weights"
+            f"model '{model}' cannot be cut into an embedding and experts: its extractor must be a Sequential with a ReLU"
         )
     return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(OrderedDict(layers[end:]) | rest)
-
-
-def _simple(layer: nn.Module) -> bool:
-    """Whether `BlockExperts` knows how to run it."""
-    if isinstance(layer, nn.Conv2d):
-        return layer.groups == 1 and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
-    return isinstance(layer, nn.Linear) or not layer.state_dict()
 
 
 class SparseExperts(nn.Module):
