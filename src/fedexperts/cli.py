@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from fedexperts.cli_pool import analyse
+from fedexperts.cli_tree import analyse
 from fedexperts.config import EngineSettings, Frozen, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.terminal import console, run_folders

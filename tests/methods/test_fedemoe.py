@@ -9,7 +9,7 @@ from support import assert_same_bits, finished, make_simulation, make_task, stat
 from fedexperts.engine import Job, Observer, Simulation
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, State, select
-from fedexperts.methods.evolution import changes
+from fedexperts.methods.evolution import Change, changes
 from fedexperts.methods.fedemoe import GROUPS, FedEMoE
 from fedexperts.methods.growth import PART, Tree, effective_rank, expand, expert, health, shrink, tail_energy
 from fedexperts.models import ElasticExpert
@@ -218,6 +218,12 @@ class Messages(Observer):
         self.seen.append((round_number, channel, client, message))
 
 
+def changes_of(simulation: Simulation) -> list[Change]:
+    server, method = simulation.server, simulation.method
+    assert isinstance(method, FedEMoE)
+    return changes(server["growth.log"].tolist(), Tree.of(server), method.options)
+
+
 GROWING = SMALL | {"scale_every": 2, "limit": 5}
 
 
@@ -235,19 +241,19 @@ def test_messages_follow_the_tree_and_every_change_has_its_reason() -> None:
         if channel is Channel.UP:
             sent = {int(n.split(".")[2]) for n in message.tensors if ".experts." in n}
             assert sent == {leaf for leaf, uses in enumerate(message.tensors["uses.counts"].tolist()) if uses > 0}
-    for round_number, leaf, rank, tail, threshold in simulation.server["growth.health"].tolist()[-5:]:
+    rows = simulation.server["growth.log"].tolist()
+    assert [sum(row[0] == number for row in rows) for number in range(1, 5)] == [3, 3, 5, 5]
+    for number, leaf, rank, tail, threshold, _, change in rows[-5:]:
         seen = health(simulation.server, int(leaf), 0.99, 0.9)
-        assert (round_number, rank, tail) == (4, *map(pytest.approx, seen))
+        assert (number, rank, tail, change) == (4, *map(pytest.approx, seen), 0)
         assert threshold == pytest.approx(simulation.server["growth.thresholds"][int(leaf)].item())
-    rows = simulation.server["growth.health"]
-    assert rows[:, 0].int().bincount().tolist() == [0, 3, 3, 5, 5]
-    first, *_ = found = changes(simulation.server)
-    assert (first.round, first.expanded, first.leaf) == (2, True, 0)
-    [cause] = [row for row in rows.tolist() if row[:2] == [2, 0]]
-    assert cause[2:] == [*first.seen, first.limit]
-    assert found[-1].tree == Tree.of(simulation.server)
+    [cause] = changes_of(simulation)
+    assert (cause.round, cause.leaf, cause.expanded) == (2, 0, True)
+    assert [row for row in rows if row[-1]] == [[2, 0, cause.figure, rows[3][3], cause.limit, 0, 1]]
+    assert cause.figure > cause.limit
+    assert cause.tree == Tree.of(simulation.server)
     said = simulation.method.remarks(simulation.server)
-    assert len(said) == len(found)
+    assert len(said) == 1
     assert said[0].startswith("round 2: sub-expert 0 expanded (effective rank ")
     assert "the shared expert has now 5" in said[0]
 
@@ -261,13 +267,14 @@ def test_changes_are_the_trees_that_were_there_one_after_the_other() -> None:
         simulation.step()
         trees.append(Tree.of(simulation.server))
     assert [len(tree.paths) for tree in trees] == [9, 3, 9, 3]
-    found = changes(simulation.server)
+    found = changes_of(simulation)
     assert [change.expanded for change in found] == ([True] * 3 + [False] * 3) * 2
     for number, tree in enumerate(trees, start=1):
         assert [change for change in found if change.round == number][-1].tree == tree
-    tails = {leaf: tail for number, leaf, _, tail, _ in simulation.server["growth.health"].tolist() if number == 2}
+    tails = {leaf: tail for number, leaf, _, tail, *_ in simulation.server["growth.log"].tolist() if number == 2}
     shrunk = found[3]
-    assert shrunk.seen.tail == pytest.approx(sum(tails[leaf] for leaf in trees[0].family(1)) / 3)
+    assert shrunk.figure == pytest.approx(sum(tails[leaf] for leaf in trees[0].family(1)) / 3)
+    assert shrunk.limit == 0
 
 
 @pytest.mark.parametrize("expands", ["above", "below"])
@@ -311,7 +318,7 @@ def test_without_the_elastic_shared_expert_the_tree_and_its_traffic_stay() -> No
     assert min(down[0]) > max(down[1])
     assert fixed.method.note == "fedemoe: the shared expert is fixed at 3 sub-experts"
     assert not fixed.method.remarks(fixed.server)
-    assert not len(fixed.server["growth.health"]), "nobody looks at the spectra"
+    assert not len(fixed.server["growth.log"]), "nobody looks at the spectra"
 
 
 def test_without_private_experts_the_shared_one_answers_alone() -> None:

@@ -1,20 +1,21 @@
 """How FedEMoE's server decides which sub-expert becomes a mixture and which mixture one again, and what it notes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedexperts.config import Frozen
 from fedexperts.methods.base import Round
-from fedexperts.methods.growth import Health, Tree, expand, health, shrink
+from fedexperts.methods.growth import Tree, expand, health, shrink
 from fedexperts.methods.message import State
 
-COUNTS, THRESHOLDS = "uses.counts", "growth.thresholds"
-HEALTH, LOG = "growth.health", "growth.log"
-"""What was seen of every sub-expert in every round, and every change of the tree with the figures that caused it."""
+COUNTS, THRESHOLDS, LOG = "uses.counts", "growth.thresholds", "growth.log"
+NOTED = ("round", "sub_expert", "rank", "tail", "threshold", "mixture_tail", "change")
+"""What the log has of every sub-expert in every round, before the tree changes; `mixture_tail` is the mean over those
+that are one mixture with it, 0 if that may not shrink, and `change` is what then becomes of it."""
+STAYED, EXPANDED, SHRUNK = 0, 1, -1  # shrunk is the mixture, noted for the one that takes its place
 
 
 class Rules(Frozen):
@@ -38,10 +39,10 @@ class Change(NamedTuple):
     """A change of the tree, and the figures that caused it."""
 
     round: int
-    expanded: bool  # a sub-expert became a mixture; else a mixture became one sub-expert again
-    leaf: int  # which one; it has its number before and after
-    seen: Health  # of the sub-expert; of a mixture the tail energy is the mean over its own
-    limit: float  # what the rank, or the tail energy, was held against
+    leaf: int  # the sub-expert that became a mixture, or took the place of one
+    expanded: bool
+    figure: float  # the effective rank of the one that expanded, the tail energy of the mixture that shrank
+    limit: float  # what it was held against
     tree: Tree  # as it is then
 
 
@@ -49,13 +50,12 @@ def beginning(leaves: int, threshold: float) -> State:
     """What the server knows before the first round."""
     return {
         THRESHOLDS: torch.full((leaves,), threshold, dtype=torch.float64),
-        HEALTH: torch.zeros(0, 5, dtype=torch.float64),
-        LOG: torch.zeros(0, 6, dtype=torch.float64),
+        LOG: torch.zeros(0, len(NOTED), dtype=torch.float64),
     }
 
 
 def evolve(state: State, rules: Rules, now: Round) -> State:
-    """Move the thresholds (Eq. 8), and when it is time change the tree; all is decided before anything is done."""
+    """Move the thresholds (Eq. 8), when it is time change the tree, and note all of it."""
     tree = Tree.of(state)
     found = {leaf: health(state, leaf, rules.energy, rules.tail_share) for leaf in tree.paths}
     thresholds = state[THRESHOLDS].clone()
@@ -63,42 +63,36 @@ def evolve(state: State, rules: Rules, now: Round) -> State:
         for leaf, (rank, _) in found.items():
             thresholds[leaf] = rules.smoothing * rank + (1 - rules.smoothing) * thresholds[leaf]
     limits: list[float] = thresholds.tolist()
-    rows = [[now.number, leaf, *seen, limits[leaf]] for leaf, seen in found.items()]
-    state = state | {THRESHOLDS: thresholds, HEALTH: _longer(state[HEALTH], rows)}
-    if now.number % rules.scale_every:
-        return state
-    over = [leaf for leaf, seen in found.items() if rules.expand(seen.rank, limits[leaf])]
     families = {router: family for router in tree.used_routers if (family := tree.family(router))}
-    for router, family in families.items():
-        tail = sum(found[leaf].tail for leaf in family) / len(family)
-        if tail > rules.tail_limit:
+    tails = {router: sum(found[leaf].tail for leaf in family) / len(family) for router, family in families.items()}
+    became = dict.fromkeys(found, STAYED)
+    if now.number % rules.scale_every == 0:  # all is decided before anything is done
+        heavy = [router for router, tail in tails.items() if tail > rules.tail_limit]
+        staying = found.keys() - {leaf for router in heavy for leaf in families[router]}
+        over = [leaf for leaf, seen in found.items() if leaf in staying and rules.expand(seen.rank, limits[leaf])]
+        for router in heavy:
             state = shrink(state, router, state[COUNTS])
-            [kept] = Tree.of(state).paths.keys() & set(family)
-            over = [leaf for leaf in over if leaf not in family]
-            state = _noted(state, now, False, kept, Health(found[kept].rank, tail), rules.tail_limit)
-    for leaf in over:
-        before = Tree.of(state)
-        if before.can_expand(leaf):
-            state = expand(state, leaf, now)
-            thresholds = state[THRESHOLDS].clone()
-            thresholds[sorted(Tree.of(state).paths.keys() - before.paths.keys())] = rules.threshold
-            state = _noted(state | {THRESHOLDS: thresholds}, now, True, leaf, found[leaf], limits[leaf])
-    return state
+            [kept] = Tree.of(state).paths.keys() & set(families[router])
+            became[kept] = SHRUNK
+        for leaf in over:
+            before = Tree.of(state)
+            if before.can_expand(leaf):
+                state = expand(state, leaf, now)
+                thresholds[sorted(Tree.of(state).paths.keys() - before.paths.keys())] = rules.threshold
+                became[leaf] = EXPANDED
+    of_leaf = {leaf: tails[router] for router, family in families.items() for leaf in family}
+    rows = [[now.number, leaf, *seen, limits[leaf], of_leaf.get(leaf, 0), became[leaf]] for leaf, seen in found.items()]
+    return state | {THRESHOLDS: thresholds, LOG: torch.cat([state[LOG], state[LOG].new_tensor(rows)])}
 
 
-def changes(server: Mapping[str, Tensor]) -> list[Change]:
-    """Every change so far, with the tree as it was after it."""
-    tree, found = Tree.of(server).first(), []
-    for number, expanded, leaf, rank, tail, limit in server[LOG].tolist():
+def changes(log: Sequence[Sequence[float]], tree: Tree, rules: Rules) -> list[Change]:
+    """Every change that the log has, in the order in which they were made, from the first tree on."""
+    tree, found = tree.first(), []
+    # In a round mixtures shrink first.
+    for row in sorted((row for row in log if row[-1] != STAYED), key=lambda row: (row[0], row[-1])):
+        number, leaf, rank, _, threshold, mixture_tail, change = row
         place = int(leaf)
-        tree = tree.expanded(place) if expanded else tree.shrunk(tree.paths[place][-1][0])
-        found.append(Change(int(number), bool(expanded), place, Health(rank, tail), limit, tree))
+        tree = tree.expanded(place) if change == EXPANDED else tree.shrunk(tree.paths[place][-1][0])
+        why = (rank, threshold) if change == EXPANDED else (mixture_tail, rules.tail_limit)
+        found.append(Change(int(number), place, change == EXPANDED, *why, tree))
     return found
-
-
-def _noted(state: State, now: Round, expanded: bool, leaf: int, why: Health, limit: float) -> State:
-    return state | {LOG: _longer(state[LOG], [[now.number, expanded, leaf, *why, limit]])}
-
-
-def _longer(table: Tensor, rows: Sequence[Sequence[float]]) -> Tensor:
-    return torch.cat([table, table.new_tensor(rows)])

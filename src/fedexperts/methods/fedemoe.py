@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, weighted_mean
-from fedexperts.methods.evolution import COUNTS, Rules, beginning, changes, evolve
+from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve
 from fedexperts.methods.growth import PART, Tree, expert
 from fedexperts.methods.message import Message, Owner, State, part_of, select
 from fedexperts.methods.mutual import divergence
@@ -246,12 +246,12 @@ class FedEMoE(Method):
         """Every change of the tree, and why."""
         size = Message(expert(server, 0)).payload_bytes / 2**20
         lines = []
-        for change in changes(server):
-            seen, leaves = change.seen, len(change.tree.paths)
-            why = f"effective rank {seen.rank:.3f}, {self.options.expands} {change.limit:.3f}"
+        for change in changes(server[LOG].tolist(), Tree.of(server), self.options):
+            leaves, held = len(change.tree.paths), self.options.expands if change.expanded else "above"
+            figure, did = "effective rank", "expanded"
             if not change.expanded:
-                why = f"tail energy {seen.tail:.3f}, above {change.limit:.3f}"
-            did = "expanded" if change.expanded else "is one sub-expert again"
+                figure, did = "tail energy", "is one sub-expert again"
+            why = f"{figure} {change.figure:.3g}, {held} {change.limit:.3g}"
             lines.append(
                 f"round {change.round}: sub-expert {change.leaf} {did} ({why}); the shared expert has now {leaves}, "
                 f"{leaves * size:.2f} MiB"

@@ -1,7 +1,7 @@
 """How FedEMoE's shared expert is looked at and changed: spectra of the weights, and the tree."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,11 +41,14 @@ def spectra(state: Mapping[str, Tensor], leaf: int) -> list[Tensor]:
     return [torch.linalg.svdvals(matrix.double()).cpu() for matrix in matrices]
 
 
-def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) -> Health:
-    found = spectra(state, leaf)
+def health_of(found: Sequence[Tensor], energy: float, share: float) -> Health:
     ranks = [effective_rank(spectrum, energy) for spectrum in found]
     tails = [tail_energy(spectrum, share) for spectrum in found]
     return Health(sum(ranks) / len(ranks), sum(tails) / len(tails))
+
+
+def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) -> Health:
+    return health_of(spectra(state, leaf), energy, share)
 
 
 def expert(state: Mapping[str, Tensor], leaf: int) -> State:
