@@ -95,7 +95,7 @@ def _options(record: Record) -> FedEMoE.Options:
 
 def _growth_in_words(growth: Growth) -> str:
     if not growth.changes:
-        return f"The tree has not changed in {growth.rounds} rounds: {len(growth.first.paths)} sub-experts."
+        return f"The tree has stayed as it was: {len(growth.first.paths)} sub-experts."
     grown = sum(change.expanded for change in growth.changes)
     sizes = [len(tree.paths) for tree in growth.trees().values()]
     return (
