@@ -12,7 +12,6 @@ from fedexperts.terminal import console, run_folders
 if TYPE_CHECKING:
     from fedexperts.engine import Simulation
     from fedexperts.measure import Record
-    from fedexperts.methods import State
     from fedexperts.report.section import Section
 
 analyse = typer.Typer(
@@ -193,16 +192,6 @@ def ask(
     for record in records:
         folder = folder_of(record)
         question(api.load(folder, data_dir).simulation).save(folder / file)
-
-
-def ask_server(records: "Sequence[Record]", question: "Callable[[State, Path], None]", file: str) -> None:
-    """The same of the server's last state alone, which needs no data."""
-    from fedexperts.engine import saved_server
-    from fedexperts.measure import STATE
-
-    for record in records:
-        folder = folder_of(record)
-        question(saved_server(folder / STATE), folder / file)
 
 
 def chosen_clients(asked: str | None, record: "Record", few: int) -> list[int]:

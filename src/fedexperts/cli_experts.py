@@ -12,7 +12,6 @@ from fedexperts.cli_analyse import (
     Runs,
     analyse,
     ask,
-    ask_server,
     chosen_clients,
     folder_of,
     records_of,
@@ -97,17 +96,10 @@ def peers(
 def traffic(runs: Runs, out: Out = Path("traffic.html")) -> None:
     """Bytes through the server and between clients, over the rounds; seeds are averaged.
 
-    Where a shared expert grows, beside how many sub-experts it has; its tree.csv is made where it is missing.
+    Where a shared expert grows, beside how many sub-experts it has.
     Example: fedexperts analyse traffic demo/fedmoe demo/fedavg
     """
-    from fedexperts import analyses
-    from fedexperts.measure import STATE
     from fedexperts.report import peer_sections
 
-    def unasked(record: "Record") -> bool:
-        folder = folder_of(record)
-        return analyses.grows(record) and not (folder / analyses.TREE).exists() and (folder / STATE).exists()
-
     records = records_of(runs)
-    ask_server([record for record in records if unasked(record)], analyses.save_growth, analyses.TREE)
     show(records, [peer_sections.traffic(records)], out)

@@ -10,11 +10,13 @@ import torch
 from support import finished, make_task
 
 from fedexperts import analyses
-from fedexperts.analyses import NORMAL, OVER, SPECTRA, TREE, UNDER, USE, Growth, Use
+from fedexperts.analyses import NORMAL, OVER, UNDER, USE, Growth, Use
+from fedexperts.analyses.tables import write_table
 from fedexperts.config import Settings
 from fedexperts.engine import Simulation
 from fedexperts.errors import MethodError, SavedStateError
 from fedexperts.methods import Model
+from fedexperts.methods.evolution import SPECTRA, TREE
 from fedexperts.methods.growth import Tree, health
 
 SMALL = {"width": 12, "hidden": 6}
@@ -98,19 +100,19 @@ def test_lives_are_how_long_each_was_where(tmp_path: Path) -> None:
 
 
 def test_a_runs_tree_is_its_servers_and_a_broken_file_is_named(grown: Simulation, tmp_path: Path) -> None:
-    analyses.save_growth(grown.server, tmp_path / TREE)
+    write_table(tmp_path / TREE, *grown.method.tables(grown.server)[TREE])
     found = Growth.load(kept(tmp_path, limit=9, scale_every=1))
     assert len(found.changes) == 3
     assert found.changes[-1].tree.paths == Tree.of(grown.server).paths
     np.testing.assert_allclose(found.log, grown.server["growth.log"], rtol=1e-5)
     (tmp_path / TREE).write_text("round,sub_expert\n1,2\n")
-    with pytest.raises(SavedStateError, match="make it again: fedexperts analyse tree"):
+    with pytest.raises(SavedStateError, match=r"make it again: rm .*summary.json; fedexperts resume"):
         Growth.load(kept(tmp_path))
 
 
 def test_spectra_say_what_the_server_sees(grown: Simulation, tmp_path: Path) -> None:
     assert analyses.load_spectra(kept(tmp_path)) is None
-    analyses.save_spectra(grown.server, tmp_path / SPECTRA)
+    write_table(tmp_path / SPECTRA, *grown.method.tables(grown.server)[SPECTRA])
     found = analyses.load_spectra(kept(tmp_path))
     assert [one.leaf for one in found] == list(Tree.of(grown.server).paths)
     for one in found:

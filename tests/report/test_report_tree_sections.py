@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedexperts.analyses import SPECTRA, TREE, USE, Use
+from fedexperts.analyses import USE, Use
 from fedexperts.measure import Record
+from fedexperts.methods.evolution import SPECTRA, TREE
 from fedexperts.report import peer_sections, tree_sections
 from fedexperts.report.page import write_page
 

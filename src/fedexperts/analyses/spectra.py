@@ -1,20 +1,16 @@
 """The singular values of FedEMoE's sub-experts, and what they say of each (its Figure 3)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedexperts.analyses.tables import read_table, write_table
+from fedexperts.analyses.tables import read_table
 from fedexperts.measure import Record
-from fedexperts.methods.evolution import THRESHOLDS, Rules
+from fedexperts.methods.evolution import SPECTRA, SPECTRUM, Rules
 from fedexperts.methods.fedemoe import FedEMoE
-from fedexperts.methods.growth import Health, Tree, health_of, spectra
+from fedexperts.methods.growth import Health, health_of
 
-SPECTRA = "spectra.csv"
-COLUMNS = ("sub_expert", "threshold", "matrix", "component", "value")
 UNDER, NORMAL, OVER = "under-fitting", "normal", "over-fitting"
 
 
@@ -44,21 +40,9 @@ def label(seen: Health, threshold: float, rules: Rules) -> str:
     return UNDER if seen.rank < threshold else NORMAL
 
 
-def save_spectra(server: Mapping[str, Tensor], path: Path) -> None:
-    """Of all sub-experts that there are, from the server's last state."""
-    thresholds = server[THRESHOLDS].tolist()
-    rows = (
-        [leaf, f"{thresholds[leaf]:.6g}", number, component, f"{value:.6g}"]
-        for leaf in Tree.of(server).paths
-        for number, values in enumerate(spectra(server, leaf))
-        for component, value in enumerate(values.tolist())
-    )
-    write_table(path, COLUMNS, rows)
-
-
 def load_spectra(record: Record) -> list[Spectrum] | None:
-    """What `analyse spectra` has left in the folder of a run; None if it was never made."""
-    found = read_table(record.folder, SPECTRA, "spectra", COLUMNS)
+    """What a run has left in its folder; None if it has no such shared expert."""
+    found = read_table(record.folder, SPECTRA, None, SPECTRUM)
     if found is None:
         return None
     rules = FedEMoE.Options.check(record.settings.options)

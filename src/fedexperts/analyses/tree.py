@@ -1,20 +1,16 @@
 """How FedEMoE's shared expert grew and shrank: what the server saw of each sub-expert, and what became of it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
-from fedexperts.analyses.tables import read_table, write_table
+from fedexperts.analyses.tables import read_table
 from fedexperts.measure import Record
 from fedexperts.methods import Method, registry
-from fedexperts.methods.evolution import LOG, NOTED, Change, changes
+from fedexperts.methods.evolution import NOTED, TREE, Change, changes
 from fedexperts.methods.fedemoe import FedEMoE
 from fedexperts.methods.growth import Tree
 
-TREE = "tree.csv"
 Position = tuple[int, ...]
 """Where something is in the tree: which child of the root, which of that one's, …"""
 
@@ -66,8 +62,8 @@ class Growth:
 
     @classmethod
     def load(cls, record: Record) -> "Growth | None":
-        """What `analyse tree` has left in the folder of a run; None if it was never made."""
-        found = read_table(record.folder, TREE, "tree", NOTED)
+        """What a run has left in its folder; None if its shared expert never grows, or it has none."""
+        found = read_table(record.folder, TREE, None, NOTED)
         if found is None:
             return None
         rules, log = FedEMoE.Options.check(record.settings.options), found[1]
@@ -75,19 +71,9 @@ class Growth:
         return cls(log, changes(log.tolist(), first, rules), first)
 
 
-def grows(record: Record) -> bool:
-    """Whether the run's shared expert grows and shrinks."""
-    return shares_an_expert(record) and bool(FedEMoE.Options.check(record.settings.options).elastic)
-
-
 def shares_an_expert(record: Record) -> bool:
     """Whether there is such a shared expert in the run at all."""
     return issubclass(registry().get(record.settings.method, Method), FedEMoE)  # a method may be gone, its runs not
-
-
-def save_growth(server: Mapping[str, Tensor], path: Path) -> None:
-    """The log as a table, from the server's last state."""
-    write_table(path, NOTED, ([f"{value:.6g}" for value in row] for row in server[LOG].tolist()))
 
 
 def _inhabitants(tree: Tree) -> dict[Position, int | None]:

@@ -4,9 +4,5 @@ from fedexperts.engine.batches import DeviceData, scaled
 from fedexperts.engine.cohort import Cohort, Job, Query
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.rounds import Simulation, specs_for
-from fedexperts.engine.store import saved_server
 
-__all__ = [
-    "Cohort", "DeviceData", "Evaluation", "Job", "Observer", "Query", "Simulation", "saved_server", "scaled",
-    "specs_for",
-]  # fmt: skip
+__all__ = ["Cohort", "DeviceData", "Evaluation", "Job", "Observer", "Query", "Simulation", "scaled", "specs_for"]

@@ -152,8 +152,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "continue it with the version that wrote it (see settings.toml) or start the run again"
         )
     return content
-
-
-def saved_server(folder: Path) -> State:
-    """The server's state in the last checkpoint there; of clients, and of their data, it needs nothing."""
-    return read_tensors(folder, read_manifest(folder)["server"])

@@ -1,14 +1,15 @@
 """How FedEMoE's server decides which sub-expert becomes a mixture and which mixture one again, and what it notes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedexperts.config import Frozen
-from fedexperts.methods.base import Round
-from fedexperts.methods.growth import Tree, expand, health, shrink
+from fedexperts.methods.base import Round, Table
+from fedexperts.methods.growth import Tree, expand, health, shrink, spectra
 from fedexperts.methods.message import State
 
 COUNTS, THRESHOLDS, LOG = "uses.counts", "growth.thresholds", "growth.log"
@@ -16,6 +17,10 @@ NOTED = ("round", "sub_expert", "rank", "tail", "threshold", "mixture_tail", "ch
 """What the log has of every sub-expert in every round, before the tree changes; `mixture_tail` is the mean over those
 that are one mixture with it, 0 if that may not shrink, and `change` is what then becomes of it."""
 STAYED, EXPANDED, SHRUNK = 0, 1, -1  # shrunk is the mixture, noted for the one that takes its place
+
+
+TREE, SPECTRA = "tree.csv", "spectra.csv"
+SPECTRUM = ("sub_expert", "threshold", "matrix", "component", "value")
 
 
 class Rules(Frozen):
@@ -96,3 +101,16 @@ def changes(log: Sequence[Sequence[float]], tree: Tree, rules: Rules) -> list[Ch
         why = (rank, threshold) if change == EXPANDED else (mixture_tail, rules.tail_limit)
         found.append(Change(int(number), place, change == EXPANDED, *why, tree))
     return found
+
+
+def tables(server: Mapping[str, Tensor]) -> dict[str, Table]:
+    """The log, if there is one, and the singular values of all sub-experts as they are at the end."""
+    thresholds = server[THRESHOLDS].tolist()
+    values = [
+        (leaf, thresholds[leaf], matrix, component, value)
+        for leaf in Tree.of(server).paths
+        for matrix, spectrum in enumerate(spectra(server, leaf))
+        for component, value in enumerate(spectrum.tolist())
+    ]
+    log = server[LOG].tolist()
+    return ({TREE: Table(NOTED, log)} if log else {}) | {SPECTRA: Table(SPECTRUM, values)}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
-from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, weighted_mean
-from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve
+from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Table, Trained, weighted_mean
+from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve, tables
 from fedexperts.methods.growth import PART, Tree, expert
 from fedexperts.methods.message import Message, Owner, State, part_of, select
 from fedexperts.methods.mutual import divergence
@@ -257,6 +257,9 @@ class FedEMoE(Method):
                 f"{leaves * size:.2f} MiB"
             )
         return lines or ["the tree of the shared expert has not changed"] * self.options.elastic
+
+    def tables(self, server: State) -> Mapping[str, Table]:
+        return tables(server)
 
 
 def _extractor(shape: Shape) -> nn.Module:

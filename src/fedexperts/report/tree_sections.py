@@ -16,7 +16,7 @@ from fedexperts.report.table import rough, short
 
 
 def tree(record: Record, name: str | None = None) -> Iterator[Section]:
-    """The tree over the rounds, and what the changes depended on; nothing before `analyse tree`."""
+    """The tree over the rounds, and what its changes depended on; nothing where no shared expert grows."""
     growth = Growth.load(record)
     if growth is None:
         return
@@ -40,7 +40,7 @@ def tree(record: Record, name: str | None = None) -> Iterator[Section]:
 
 
 def spectra(record: Record, name: str | None = None) -> Iterator[Section]:
-    """Singular values of all sub-experts, with labels (Figure 3); nothing before `analyse spectra`."""
+    """Singular values of all sub-experts, with labels (Figure 3); nothing for other methods."""
     found = analyses.load_spectra(record)
     if found is None:
         return
