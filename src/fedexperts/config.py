@@ -35,6 +35,11 @@ ClientNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn)]
 Seeds = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 
 DriftName = Literal["none", "sudden", "gradual"]
+TOGETHER = {
+    "heterogeneous": tuple(f"cnn{i}" for i in range(1, 6)),
+    "backbones": ("resnet18", "resnet34", "mobilenet-512", "googlenet-512"),
+}
+"""Names for several models: FedMoE's five, and FedEMoE's four backbones, which end alike."""
 PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
 
 
@@ -102,7 +107,7 @@ class TaskSettings(Frozen):
     model: NamesInTurn = Field(
         ("cnn5",),
         description="model (texts: fasttext); several, with commas, go to the clients in turn; "
-        "'heterogeneous' = cnn1…cnn5",
+        "'heterogeneous' = cnn1…cnn5, 'backbones' = resnet18, resnet34, mobilenet-512, googlenet-512",
     )
     common_model: str | None = Field(
         None, description="model of methods that need one for all (default: the last of --model)"
@@ -123,8 +128,8 @@ class TaskSettings(Frozen):
 
     @field_validator("model")
     @classmethod
-    def _heterogeneous(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"cnn{i}" for i in range(1, 6)) if names == ("heterogeneous",) else names
+    def _together(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return TOGETHER.get(names[0], names) if len(names) == 1 else names
 
 
 class TrainSettings(Frozen):

@@ -54,8 +54,9 @@ class Fleet:
         self._sizes: dict[Group, int] = defaultdict(int)
         for group in self._group_of:
             self._sizes[group] += 1
+        kinds = {spec.model: spec for spec in reversed(specs)}
         with torch_stream(seed, "init", SERVER):
-            self.start = method.start(self._model(specs[0]))
+            self.start = method.start_of(self._model(spec) for spec in sorted(kinds.values(), key=lambda spec: spec.id))
 
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""

@@ -55,12 +55,30 @@ class _PatchProduct(torch.autograd.Function):
         return gradient @ weight if ctx.needs_input_grad[0] else None, of_weight
 
 
-def make_stackable(model: nn.Module) -> None:
-    """Turn a model's plain convolutions into products over patches, and experts into blocks, in place."""
+def with_fixed_shapes(model: nn.Module) -> bool:
+    """Whether `fix_shapes` can be had: only layers without a state of their own are the same for all experts."""
+    layers = (
+        layer
+        for part in model.modules()
+        if isinstance(part, SparseExperts)
+        for expert in part.children()
+        for layer in expert.children()
+    )
+    return all(isinstance(layer, nn.Linear | nn.Conv2d) or not layer.state_dict() for layer in layers)
+
+
+def fix_shapes(model: nn.Module) -> None:
+    """Lay a model's experts into blocks, in place, so that no shape depends on values: for graphs and for stacks."""
     for part in model.modules():
         if type(part) is SparseExperts:
             part.__class__ = BlockExperts
-        elif (
+
+
+def make_stackable(model: nn.Module) -> None:
+    """Also turn plain convolutions into products over patches, in place."""
+    fix_shapes(model)
+    for part in model.modules():
+        if (
             type(part) is nn.Conv2d
             and part.groups == 1
             and part.dilation == (1, 1)

@@ -5,7 +5,7 @@ client, and what the server does with it. All of it is pure: a method object hol
 server's state, so the same file runs stacked on a GPU, on a laptop, and as a federation over a network.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
@@ -247,6 +247,10 @@ class Method:
     def start(self, model: Model) -> State:
         """The server's state before the first round, from a fresh model."""
         return select(model.state_dict(), self.owned(Owner.SHARED))
+
+    def start_of(self, models: Iterable[Model]) -> State:
+        """The same, where clients have models of different shapes: a fresh one of each, the first client's first."""
+        return self.start(next(iter(models)))
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """Server → client at the start of a round."""

@@ -1,7 +1,8 @@
 """FedEMoE: private experts of different shapes beside a shared one that is itself a mixture, and grows and shrinks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Self, cast
 
 import torch
@@ -13,9 +14,20 @@ from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Table, Trained, weighted_mean
 from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve, tables
 from fedexperts.methods.growth import PART, Tree, expert
-from fedexperts.methods.message import Message, Owner, State, part_of, select
+from fedexperts.methods.message import Message, Owner, State, part_of, select, under
 from fedexperts.methods.mutual import divergence
-from fedexperts.models import ConvExtractor, ElasticExpert, Parts, Shape, TextExtractor, blank, reads_text, strongest
+from fedexperts.models import (
+    ConvExtractor,
+    ElasticExpert,
+    Parts,
+    Shape,
+    TextExtractor,
+    build,
+    is_backbone,
+    out_shape,
+    reads_text,
+    strongest,
+)  # fmt: skip
 from fedexperts.task import ClientSpec
 
 GROUPS = {1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4: ((2, 2, 3, 3), 3), 5: ((2, 2), 1)}
@@ -50,7 +62,8 @@ class TopGate(nn.Module):
 
 
 class FedEMoE(Method):
-    """Parts: extractor FE (one convolution), experts PEG_i (private, Tables 12 and 13), shared expert SE, gate, head.
+    """Parts: extractor FE (one convolution, or a backbone), experts PEG_i (private, Tables 12 and 13), shared expert SE,
+    gate, head.
 
     All experts map the extractor's features to one width; ŷ = head(Σ over the best K of gate weight · output). SE is a
     tree of mixtures (`ElasticExpert`). A round, with `exchange` before (Algorithm 2) or after (Figure 2) the training:
@@ -59,15 +72,21 @@ class FedEMoE(Method):
        experts by Σ_n KL(R_S ‖ R_n) (Eq. 5), R_S as SE was before. Each fits what the other said, not what it says now.
     2. Local training of everything by cross-entropy.
     3. Up: FE, routers, the sub-experts that samples used, and how many did (b_ij).
-    4. Server: FE by weighted mean; a sub-expert by the mean over those who used it, unchanged if nobody did;
-       B_g = Σ w_i b_i.
+    4. Server: FE by weighted mean, over the clients with the same; a sub-expert by the mean over those who used it,
+       unchanged if nobody did; B_g = Σ w_i b_i.
     5. Each sub-expert has a threshold v_t = γ·p_θ(t) + (1 − γ)·v_{t−1} (Eq. 8). Every `scale_every` rounds one whose
        p_θ is above it becomes a mixture (Algorithm 3), and a mixture of leaves whose mean tail energy is above a limit
        becomes one sub-expert again (Algorithm 4), up to a depth and a number. Both are decided before either is done.
 
+    With `--model` one or several backbones (Table 3, Appendix E.2) the mixture stands in the place of their first FC
+    layer, on the mean over all places, a vector: FE is the trunk. Clients with different trunks share each with those
+    who have the same (the paper does not say how FE is averaged then), and all of them SE, which reads as many features
+    of each: `--model backbones` ends alike. Client k has backbone k modulo their number, so both kinds of difference
+    are mixed. Any other `--model` is one convolution.
+
     Taken here, as the tables do not add up: FE has 16 filters, outputs are 640 wide (Expert_1 to 3 are then 0.85, 1.05
     and 2.01 M parameters on CIFAR), a sub-expert is two linear layers with 128 between, the spectra are means over
-    both, client k has group k modulo five, whatever `--model` says, and the first mixture, the root, never shrinks.
+    both, client k has group k modulo five, whatever model it has, and the first mixture, the root, never shrinks.
     """
 
     name = "fedemoe"
@@ -127,9 +146,8 @@ class FedEMoE(Method):
         if number not in GROUPS:
             raise MethodError(f"there is no expert group {number}; --groups takes {', '.join(map(str, GROUPS))}")
         kinds, top = GROUPS[number] if options.private else ((), 1)
-        extractor = _extractor(client.shape)
-        with torch.no_grad():
-            between = tuple(extractor(blank(client.shape)).shape[1:])
+        extractor = _extractor(client)
+        between = out_shape(extractor, client.shape)
         inputs = math.prod(between)
         shared, before = (
             ElasticExpert(
@@ -209,9 +227,18 @@ class FedEMoE(Method):
         limit, like = self.options.limit, state[f"{PART}.counts"]
         return {**state, COUNTS: like.new_zeros(limit), **beginning(limit, self.options.threshold)}
 
+    def alike(self) -> set[str]:
+        return {PART}
+
+    def start_of(self, models: Iterable[Model]) -> State:
+        """Every kind of FE that clients have, side by side."""
+        first, *others = models
+        trunks = {n: t for model in others for n, t in select(model.state_dict(), {"extractor"}).items()}
+        return trunks | self.start(first)
+
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
-        """FE, and of SE what the tree has now."""
-        return Message(select(server, {"extractor"}) | _standing(server))
+        """FE of the client's kind, and of SE what the tree has now."""
+        return Message(under(server, _kind(client)) | _standing(server))
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """Places that the tree does not use are empty."""
@@ -235,11 +262,11 @@ class FedEMoE(Method):
         if not replies:
             return server
         tree = Tree.of(server)
-        common = {"extractor", *(f"{PART}.routers.{router}" for router in tree.used_routers)}
-        state = server | _mean(replies, *common, COUNTS)
-        for leaf in tree.paths:
-            users = [reply for reply in replies if expert(reply.message.tensors, leaf)]
-            state |= _mean(users, f"{PART}.experts.{leaf}") if users else {}
+        state = server | _mean(replies, *(f"{PART}.routers.{router}" for router in tree.used_routers), COUNTS)
+        kinds = {".".join(name.split(".")[:2]): None for name in select(server, {"extractor"})}
+        for place in (*kinds, *(f"{PART}.experts.{leaf}" for leaf in tree.paths)):
+            users = [reply for reply in replies if under(reply.message.tensors, place)]
+            state |= _mean(users, f"{place}.") if users else {}
         return evolve(state, self.options, now) if self.options.elastic else state
 
     def remarks(self, server: State) -> Sequence[str]:
@@ -262,8 +289,16 @@ class FedEMoE(Method):
         return tables(server)
 
 
-def _extractor(shape: Shape) -> nn.Module:
-    """FE: one convolution with 16 filters, or the mean embedding of a text."""
+def _kind(client: ClientSpec) -> str:
+    """Where the tensors of the client's FE are: a backbone's go by its name, for the server may have several."""
+    return f"extractor.{client.model}" if is_backbone(client.model) else "extractor"
+
+
+def _extractor(client: ClientSpec) -> nn.Module:
+    """FE: a backbone without its head, or one convolution with 16 filters, or the mean embedding of a text."""
+    shape = client.shape
+    if is_backbone(client.model):
+        return nn.Sequential(OrderedDict({client.model: build(client.model, shape, client.classes)["extractor"]}))
     if reads_text(shape):
         return TextExtractor(shape, 32)
     channels, *sides = shape

@@ -1,5 +1,6 @@
 """FedMoE-DA: a sparse mixture on every client; experts travel between clients whose gates are alike."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self, cast
@@ -16,7 +17,7 @@ from fedexperts.methods.message import Message, Owner, State, inside, select
 from fedexperts.methods.neighbours import Neighbours, matrix, rows, shares
 from fedexperts.methods.saved import fitting, saved_part
 from fedexperts.methods.teaching import Teachers, ask
-from fedexperts.models import Parts, SparseExperts, blank, cut
+from fedexperts.models import Parts, SparseExperts, cut, out_shape
 from fedexperts.task import ClientSpec
 
 
@@ -92,7 +93,7 @@ class FedMoEDA(Method):
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")
             embedding.load_state_dict(fitting(saved, embedding.state_dict(), folder, "pretrained"))
-        shape = embedding(blank(client.shape)).shape[1:]
+        shape = out_shape(embedding, client.shape)
         others = [cut(client.model, client.shape, client.classes)[1] for _ in range(own - 1)]
         neighbours = Neighbours(own, self.options.asked)
         if self._distils:
@@ -100,7 +101,7 @@ class FedMoEDA(Method):
             neighbours = Teachers(own, self.options.asked, client.classes, samples, shape)
         return {
             "embedding": embedding,
-            "gate": nn.Linear(shape.numel(), own, bias=False),
+            "gate": nn.Linear(math.prod(shape), own, bias=False),
             "experts": SparseExperts([expert, *others], client.classes),
             "neighbours": neighbours,
         }
@@ -219,7 +220,7 @@ class FedMoEDA(Method):
     def _asked(self, after: Trained, at_hand: Mapping[Want, State], weights: Tensor) -> State:
         """What all experts at hand say of some of the client's samples, to be learnt when it next trains."""
         with torch.device("meta"):
-            embedding = cut(after.client.model, after.client.shape, after.client.classes)[0]
+            embedding = cut(after.client.model, after.client.shape, after.client.classes)[0].eval()
         tensors = {name: after.own[f"embedding.{name}"] for name in embedding.state_dict()}
         with torch.no_grad():
             embedded: Tensor = functional_call(embedding, tensors, after.x)

@@ -7,6 +7,7 @@ from fedexperts.models.experts import BlockExperts, SparseExperts, cut, stronges
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.text import TextExtractor, WordMean
 from fedexperts.models.zoo import (
+    BACKBONES,
     IMAGE_MODELS,
     MODELS,
     TEXT_MODELS,
@@ -15,11 +16,14 @@ from fedexperts.models.zoo import (
     build,
     check_model,
     flat,
+    is_backbone,
+    out_shape,
     reads_text,
     smallest,
 )
 
 __all__ = [
+    "BACKBONES",
     "IMAGE_MODELS",
     "MODELS",
     "TEXT_MODELS",
@@ -43,6 +47,8 @@ __all__ = [
     "check_model",
     "cut",
     "flat",
+    "is_backbone",
+    "out_shape",
     "reads_text",
     "smallest",
     "strongest",

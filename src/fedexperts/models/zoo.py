@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fedexperts.errors import SettingsError, suggestion
+from fedexperts.models.backbones import googlenet, mobilenet, resnet
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.text import TextExtractor, WordMean
 
@@ -28,8 +31,30 @@ def _fasttext(width: int, widths: tuple[int, ...] = ()) -> Builder:
     return build
 
 
-def _with_head(extractor: ConvExtractor | TextExtractor, classes: int) -> Parts:
-    return {"extractor": extractor, "head": nn.Linear(extractor.features, classes)}
+def _with_head(extractor: nn.Module, classes: int) -> Parts:
+    return {"extractor": extractor, "head": nn.Linear(cast(int, extractor.features), classes)}
+
+
+BACKBONES: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "resnet18": partial(resnet, (2, 2, 2, 2)),
+    "resnet34": partial(resnet, (3, 4, 6, 3)),
+    "mobilenet": mobilenet,
+    "googlenet": googlenet,
+    "mobilenet-512": partial(mobilenet, joined=2),
+    "googlenet-512": partial(googlenet, joined=2),
+}
+"""FedEMoE, Table 3. Name → builder of the extractor for an input shape, with all widths divided by a number.
+
+That number stands in a model's name after a slash: `resnet18/8` is ResNet-18 with an eighth of its filters. Those with
+-512 end like the ResNets, in means over two of their 1024 features, for methods that compare or share what follows.
+"""
+
+
+def _backbone(name: str, slim: int = 1) -> Builder:
+    def build(shape: Shape, classes: int) -> Parts:
+        return _with_head(BACKBONES[name](shape, slim), classes)
+
+    return build
 
 
 IMAGE_MODELS: dict[str, Builder] = {
@@ -43,6 +68,7 @@ IMAGE_MODELS: dict[str, Builder] = {
     "cnn-da": _cnn((6, 16), (120,)),
     # PM-MoE: the four-layer CNN of McMahan et al. 2017.
     "cnn-pm": _cnn((32, 64), (512,)),
+    **{name: _backbone(name) for name in BACKBONES},
 }
 TEXT_WIDTH = 32
 TEXT_MODELS: dict[str, Builder] = {
@@ -51,6 +77,7 @@ TEXT_MODELS: dict[str, Builder] = {
     # Ours: a larger one that ends alike, for clients that differ.
     "fasttext-wide": _fasttext(128, (TEXT_WIDTH,)),
 }
+SLIM = ("2", "4", "8", "16")
 MODELS = IMAGE_MODELS | TEXT_MODELS
 """Name → builder of the parts `extractor` and `head` for an input shape and a number of classes."""
 
@@ -67,17 +94,38 @@ def smallest(shape: Shape) -> str:
 
 def check_model(name: str, shape: Shape | None = None) -> str:
     """The name itself, if there is such a model and, given a shape, it is one for such samples."""
-    if name not in MODELS:
-        raise SettingsError(f"unknown model '{name}'{suggestion(name, MODELS) or ';'} known: {', '.join(MODELS)}")
+    base, slash, slim = name.partition("/")
+    if base not in MODELS:
+        raise SettingsError(f"unknown model '{name}'{suggestion(base, MODELS) or ';'} known: {', '.join(MODELS)}")
+    if slash and (base not in BACKBONES or slim not in SLIM):
+        raise SettingsError(
+            f"there is no model '{name}': {', '.join(BACKBONES)} may be slimmer, by {', '.join(SLIM)}: resnet18/8"
+        )
     kind, fitting = ("texts", TEXT_MODELS) if shape and reads_text(shape) else ("images", IMAGE_MODELS)
-    if shape and name not in fitting:
+    if shape and base not in fitting:
         raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {', '.join(fitting)}")
     return name
 
 
 def build(name: str, shape: Shape, classes: int) -> Parts:
     """The parts of a model, freshly initialised from torch's generator."""
-    return MODELS[check_model(name, shape)](shape, classes)
+    base, _, slim = check_model(name, shape).partition("/")
+    builder = _backbone(base, int(slim)) if slim else MODELS[base]
+    return builder(shape, classes)
+
+
+def is_backbone(name: str) -> bool:
+    """Whether it is one of the deep networks, of any width."""
+    return name.partition("/")[0] in BACKBONES
+
+
+def out_shape(module: nn.Module, shape: Shape) -> Shape:
+    """What a module makes of a sample of this shape; looking leaves no trace in it."""
+    was, looking = module.training, module.eval()
+    with torch.no_grad():
+        found = tuple(looking(blank(shape)).shape[1:])
+    module.train(was)
+    return found
 
 
 def flat(shape: Shape) -> tuple[nn.Module, int]:
