@@ -110,6 +110,8 @@ def test_traffic_while_the_tree_grows(grown: Record, make_record) -> None:
     )
     assert "how many sub-experts" in section.how_to_read
     assert "how many sub-experts" not in peer_sections.traffic([other]).how_to_read
+    many = [grown, *(make_record("fedavg", clients=3, rounds=4, lr=rate) for rate in (0.1, 0.2, 0.3, 0.4, 0.5))]
+    assert peer_sections.traffic(many).finding == section.finding.partition("; FedAvg")[0] + "."
 
 
 def test_the_report_shows_it(grown: Record, make_record, tmp_path: Path) -> None:

@@ -99,15 +99,16 @@ def peers(record: Record, edges: int = EDGES, name: str | None = None) -> Iterat
 def traffic(records: Sequence[Record]) -> Section:
     """Bytes through the server and between clients, over the rounds."""
     found = lines(line_up(records))
-    groups = [line.records for line in found]
+    growing = [line for line in found if traffic_by_size(line.records)]
+    told = found if len(found) <= FEW_LINES else growing
     return Section(
         "Traffic over the rounds",
         "What all clients together send in a round (left) and have sent so far (right): full lines go through the "
         "server, up and down, dotted ones directly between clients. What sends nothing has no line."
         + " On the far right, how many sub-experts a shared expert has that grows."
-        * any(map(traffic_by_size, groups)),
+        * bool(growing),
         traffic_over_rounds(found),
-        "; ".join(map(_sent, found)) + "." if len(found) <= FEW_LINES else "",
+        "; ".join(map(_sent, told)) + "." if told else "",
     )
 
 
