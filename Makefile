@@ -28,6 +28,7 @@ test: lint  ## environment, lint, types and tests
 bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/experts.py
+	$(BIN)/python benchmarks/backbones.py
 
 clean:
 	rm -rf .venv demo build src/*.egg-info

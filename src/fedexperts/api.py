@@ -315,7 +315,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         + list(simulation.method.remarks(simulation.server))
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
-        environment=environment(simulation.device),
+        environment=environment(simulation.device) | {"executor": simulation.executor.said},
         seconds=simulation.seconds,
         folder=folder,
     )

@@ -150,10 +150,12 @@ class EngineSettings(Frozen):
     """Where and how it runs. Of these only precision changes the digits, and `evaluate_every` what is looked at."""
 
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
-    executor: Literal["auto", "loop", "workers", "stacked"] = Field(
-        "auto", description="one by one, one worker per core, or all clients as one program"
+    executor: Literal["auto", "loop", "workers", "captured", "stacked"] = Field(
+        "auto",
+        description="one by one, one worker per core, one by one with captured steps (CUDA), or all clients as one "
+        "program; auto: workers on a CPU, on CUDA stacked for small models and captured for large ones",
     )
-    graphs: bool = Field(True, description="stacked on CUDA: capture the training steps as graphs")
+    graphs: bool = Field(True, description="captured or stacked on CUDA: capture the training steps as graphs")
     compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
     group_size: int | None = Field(
         None, ge=1, description="about how many clients are on the device at once (default: as many as are sampled)"

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedexperts.models import BlockExperts, SparseExperts
+from fedexperts.models import BatchNorm, BlockExperts, SparseExperts
 
 FEW = 2**14
 """Up to so many weights, their gradient is made sample by sample."""
@@ -16,8 +16,7 @@ class PatchConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        dtype = _product_type(x)
         x = nn.functional.pad(x, (pw, pw, ph, ph)).to(dtype)
         # With the channels last, as the data come and as this leaves them, a patch is a few long stretches of memory.
         patches = x.permute(0, 2, 3, 1).unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
@@ -55,6 +54,28 @@ class _PatchProduct(torch.autograd.Function):
         return gradient @ weight if ctx.needs_input_grad[0] else None, of_weight
 
 
+class StackedConv2d(nn.Conv2d):
+    """Any other convolution: in a stack autocast does not reach it by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = _product_type(x)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return cast(Tensor, self._conv_forward(x.to(dtype), self.weight.to(dtype), bias))
+
+
+def _product_type(x: Tensor) -> torch.dtype:
+    """The type that products are to be made in."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+class StackedNorm(BatchNorm):
+    """In the type of its statistics: in a stack torch does not take images in bfloat16 with statistics in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(cast(Tensor, self.running_mean).dtype)).to(x.dtype)
+
+
 def with_fixed_shapes(model: nn.Module) -> bool:
     """Whether `fix_shapes` can be had: only layers without a state of their own are the same for all experts."""
     layers = (
@@ -75,14 +96,11 @@ def fix_shapes(model: nn.Module) -> None:
 
 
 def make_stackable(model: nn.Module) -> None:
-    """Also turn plain convolutions into products over patches, in place."""
+    """Also turn plain convolutions into products over patches, in place, and let the rest bear a stack."""
     fix_shapes(model)
     for part in model.modules():
-        if (
-            type(part) is nn.Conv2d
-            and part.groups == 1
-            and part.dilation == (1, 1)
-            and part.padding_mode == "zeros"
-            and not isinstance(part.padding, str)
-        ):
-            part.__class__ = PatchConv2d
+        if type(part) is BatchNorm:
+            part.__class__ = StackedNorm
+        elif type(part) is nn.Conv2d:
+            plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
+            part.__class__ = PatchConv2d if plain and not isinstance(part.padding, str) else StackedConv2d

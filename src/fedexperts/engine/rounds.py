@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fedexperts.config import EngineSettings, Settings, TrainSettings
 from fedexperts.engine.batches import BatchPlan, DeviceData, Portion
+from fedexperts.engine.choosing import executor_for
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
 from fedexperts.engine.exchange import exchange
-from fedexperts.engine.executors import executor_for, pick_device
+from fedexperts.engine.executors import pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.store import Store, read_manifest, read_tensors, write_manifest, write_tensors

@@ -62,8 +62,8 @@ class TopGate(nn.Module):
 
 
 class FedEMoE(Method):
-    """Parts: extractor FE (one convolution, or a backbone), experts PEG_i (private, Tables 12 and 13), shared expert SE,
-    gate, head.
+    """Parts: extractor FE (one convolution or a backbone), experts PEG_i (private, Tables 12 and 13), shared expert
+    SE, gate, head.
 
     All experts map the extractor's features to one width; ŷ = head(Σ over the best K of gate weight · output). SE is a
     tree of mixtures (`ElasticExpert`). A round, with `exchange` before (Algorithm 2) or after (Figure 2) the training:
@@ -72,7 +72,7 @@ class FedEMoE(Method):
        experts by Σ_n KL(R_S ‖ R_n) (Eq. 5), R_S as SE was before. Each fits what the other said, not what it says now.
     2. Local training of everything by cross-entropy.
     3. Up: FE, routers, the sub-experts that samples used, and how many did (b_ij).
-    4. Server: FE by weighted mean, over the clients with the same; a sub-expert by the mean over those who used it,
+    4. Server: FE by weighted mean over the clients that have the same; a sub-expert by the mean over those who used it,
        unchanged if nobody did; B_g = Σ w_i b_i.
     5. Each sub-expert has a threshold v_t = γ·p_θ(t) + (1 − γ)·v_{t−1} (Eq. 8). Every `scale_every` rounds one whose
        p_θ is above it becomes a mixture (Algorithm 3), and a mixture of leaves whose mean tail energy is above a limit

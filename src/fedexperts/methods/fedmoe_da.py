@@ -233,10 +233,13 @@ class FedMoEDA(Method):
 
 
 def _averaged(at_hand: Mapping[Want, State], weights: Tensor) -> State:
-    """Φ_i = Σ a_ij Φ_j (Eq. 11); the client's own experts come first."""
+    """Φ_i = Σ a_ij Φ_j (Eq. 11), of whole numbers (BatchNorm's counters) the largest; the client's own come first."""
     adopted: State = {}
     for layer in next(iter(at_hand.values())):
         experts = torch.stack([tensors[layer] for tensors in at_hand.values()])
-        mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+        if experts.is_floating_point():
+            mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+        else:
+            mixed = experts.amax(0).expand(len(weights), *experts.shape[1:])
         adopted |= {f"experts.{number}.{layer}": mixed[number] for number in range(len(weights))}
     return adopted

@@ -1,5 +1,6 @@
 """Models as named parts: extractors of images and texts, heads, gates. Nothing federated."""
 
+from fedexperts.models.backbones import BatchNorm
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
@@ -27,6 +28,7 @@ __all__ = [
     "IMAGE_MODELS",
     "MODELS",
     "TEXT_MODELS",
+    "BatchNorm",
     "BlockExperts",
     "Classifier",
     "ConvExtractor",

@@ -9,6 +9,7 @@ of so many neighbouring features at the end, so that networks of different width
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class Everywhere(nn.Module):
         self.joined = joined
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3)).unflatten(1, (-1, self.joined)).mean(2)
+        return x.mean((2, 3)).reshape(len(x), -1, self.joined).mean(2)
 
 
 class Residual(nn.Module):
@@ -59,6 +60,7 @@ class Inception(nn.Module):
     def __init__(self, before: int, widths: Sequence[int]) -> None:
         super().__init__()
         one, small, three, smaller, five, pooled = widths
+        self.channels = one + three + five + pooled
         self.branches = nn.ModuleList(
             [
                 nn.Sequential(*_conv(before, one, 1)),
@@ -97,7 +99,7 @@ def mobilenet(shape: Shape, slim: int = 1, joined: int = 1) -> nn.Sequential:
     widths = [width // slim for width in (32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)]
     shrinking = {2, 4, 6, 12}
     layers = _stem(shape, widths[0])
-    for number, (before, after) in enumerate(zip(widths, widths[1:], strict=False), 1):
+    for number, (before, after) in enumerate(pairwise(widths), 1):
         stride = 2 if number in shrinking else 1
         layers[f"block{number}"] = nn.Sequential(
             *_conv(before, before, 3, stride, groups=before), *_conv(before, after, 1)
@@ -130,9 +132,8 @@ def googlenet(shape: Shape, slim: int = 1, joined: int = 1) -> nn.Sequential:
     for name, full in INCEPTIONS.items():
         if name in ("4a", "5a"):
             layers[f"pool{name}"] = nn.MaxPool2d(3, 2, padding=1)
-        one, small, three, smaller, five, pooled = widths = [max(1, width // slim) for width in full]
-        layers[f"block{name}"] = Inception(before, widths)
-        before = one + three + five + pooled
+        layers[f"block{name}"] = block = Inception(before, [max(1, width // slim) for width in full])
+        before = block.channels
     return _ended(layers, before, joined)
 
 
