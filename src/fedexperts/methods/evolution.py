@@ -17,8 +17,6 @@ NOTED = ("round", "sub_expert", "rank", "tail", "threshold", "mixture_tail", "ch
 """What the log has of every sub-expert in every round, before the tree changes; `mixture_tail` is the mean over those
 that are one mixture with it, 0 if that may not shrink, and `change` is what then becomes of it."""
 STAYED, EXPANDED, SHRUNK = 0, 1, -1  # shrunk is the mixture, noted for the one that takes its place
-
-
 TREE, SPECTRA = "tree.csv", "spectra.csv"
 SPECTRUM = ("sub_expert", "threshold", "matrix", "component", "value")
 
