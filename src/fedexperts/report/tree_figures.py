@@ -8,11 +8,12 @@ import plotly.graph_objects as go
 from fedexperts.analyses import NORMAL, OVER, UNDER, Growth, Life, Spectrum, Use
 from fedexperts.methods.evolution import Change, Rules
 from fedexperts.report.drawing import GRID, LINE, canvas, cells, panels, text, transparent
-from fedexperts.report.peer_figures import BORDER, NAMED_GROUPS, SHARE_BAR, USED, class_groups
+from fedexperts.report.peer_figures import BORDER, SHARE_BAR, USED, class_groups
 from fedexperts.report.runs import DASHES, PALETTE
 
 LABEL_COLOURS = {UNDER: PALETTE[2], NORMAL: PALETTE[0], OVER: PALETTE[1]}
 CELLS_IN_ROWS = 500  # more cells than this have no room for numbers
+NAMED_ROWS = 60  # more names than these do not fit along the side
 
 
 def tree(growth: Growth) -> go.Figure:
@@ -138,7 +139,7 @@ def use(found: Use, dominant: np.ndarray, class_names: Sequence[str]) -> go.Figu
         zeroline=False,
         tickvals=middles,
         ticktext=[text(class_names[dominant[order[middle]]]) for middle in middles],
-        showticklabels=len(middles) <= NAMED_GROUPS,
+        showticklabels=len(middles) <= NAMED_ROWS,
     )
     figure.update_layout(height=160 + min(max(22 * len(order), 200), 900))
     return figure
