@@ -76,8 +76,8 @@ class StepGraphs(ABC):
         self._streams: dict[Hashable, torch.cuda.Stream] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
-        jobs = [job for job in jobs if job.lessons]  # a round may be for other things
         main = torch.cuda.current_stream()
+        jobs = [job for job in jobs if job.lessons]  # in a round without lessons there is nothing to train
         for job in jobs:
             stream = self._stream(job)
             stream.wait_stream(main)

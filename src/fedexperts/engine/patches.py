@@ -5,10 +5,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from fedexperts.engine.convolution import available, convolve, pool
 from fedexperts.models import BatchNorm, BlockExperts, SparseExperts
 
 FEW = 2**14
 """Up to so many weights, their gradient is made sample by sample."""
+WIDEST = 128
+"""Up to so many channels, a kernel of our own has room for all of a place's filters."""
 
 
 class PatchConv2d(nn.Conv2d):
@@ -17,6 +20,10 @@ class PatchConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
         dtype = _product_type(x)
+        if available(x) and (sh, sw) == (1, 1) and max(self.in_channels, self.out_channels) <= WIDEST:
+            bias = None if self.bias is None else self.bias.to(dtype)
+            weight = self.weight.permute(0, 2, 3, 1).to(dtype)
+            return convolve(x.permute(0, 2, 3, 1).to(dtype), weight, bias, (ph, pw)).permute(0, 3, 1, 2)
         x = nn.functional.pad(x, (pw, pw, ph, ph)).to(dtype)
         # With the channels last, as the data come and as this leaves them, a patch is a few long stretches of memory.
         patches = x.permute(0, 2, 3, 1).unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
@@ -25,6 +32,15 @@ class PatchConv2d(nn.Conv2d):
         out: Tensor = _PatchProduct.apply(patches.reshape(samples, rows * columns, -1), weight)  # type: ignore[no-untyped-call]
         out = out if self.bias is None else out + self.bias
         return out.reshape(samples, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+class PatchPool2d(nn.MaxPool2d):
+    """The same numbers as `nn.MaxPool2d(2)`, whose gradient is slow with the channels last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if available(x):
+            return pool(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return cast(Tensor, super().forward(x))
 
 
 class _PatchProduct(torch.autograd.Function):
@@ -96,7 +112,7 @@ def fix_shapes(model: nn.Module) -> None:
 
 
 def make_stackable(model: nn.Module) -> None:
-    """Also turn plain convolutions into products over patches, in place, and let the rest bear a stack."""
+    """Also turn plain convolutions and 2×2 poolings into those that are quick in a stack, and let the rest bear one."""
     fix_shapes(model)
     for part in model.modules():
         if type(part) is BatchNorm:
@@ -104,3 +120,10 @@ def make_stackable(model: nn.Module) -> None:
         elif type(part) is nn.Conv2d:
             plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
             part.__class__ = PatchConv2d if plain and not isinstance(part.padding, str) else StackedConv2d
+        elif (
+            type(part) is nn.MaxPool2d
+            and (part.kernel_size, part.stride, part.padding, part.dilation) == (2, 2, 0, 1)
+            and not part.ceil_mode
+            and not part.return_indices
+        ):
+            part.__class__ = PatchPool2d
