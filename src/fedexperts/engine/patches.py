@@ -5,13 +5,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedexperts.engine.convolution import available, convolve, pool
+from fedexperts.engine.convolution import WIDEST, available, convolve, pool
 from fedexperts.models import BatchNorm, BlockExperts, SparseExperts
 
 FEW = 2**14
 """Up to so many weights, their gradient is made sample by sample."""
-WIDEST = 128
-"""Up to so many channels, a kernel of our own has room for all of a place's filters."""
 
 
 class PatchConv2d(nn.Conv2d):
