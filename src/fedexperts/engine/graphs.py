@@ -76,6 +76,7 @@ class StepGraphs(ABC):
         self._streams: dict[Hashable, torch.cuda.Stream] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
+        jobs = [job for job in jobs if job.lessons]  # a round may be for other things
         main = torch.cuda.current_stream()
         for job in jobs:
             stream = self._stream(job)
