@@ -60,7 +60,7 @@ class ChoosingExecutor(Executor):
         together: dict[str, list[Job]] = defaultdict(list)
         for job in jobs:
             way = self.way(job)
-            self._chosen |= {client.model: way for client in job.cohort.clients}
+            self._chosen |= {str(client.model): way for client in job.cohort.clients}
             together[way].append(job)
         for way, own in together.items():
             self.ways[way].train(own)
