@@ -22,7 +22,7 @@ from fedexperts.engine.executors import pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.store import Store, read_manifest, read_tensors, write_manifest, write_tensors
-from fedexperts.errors import DivergedError, MethodError, PrivacyError, SavedStateError
+from fedexperts.errors import DivergedError, MethodError, ModelError, PrivacyError, SavedStateError
 from fedexperts.methods import (
     NOTHING,
     ByClass,
@@ -139,6 +139,11 @@ class Simulation:
     def _round(self, number: int) -> Round:
         return Round(number, self.settings.rounds, self.settings.seed, len(self.task.clients))
 
+    @property
+    def everybody(self) -> Sequence[int]:
+        """The clients that are evaluated."""
+        return range(len(self.specs))
+
     def sample(self, round_number: int) -> list[int]:
         """S^t: K = C·N clients, drawn without replacement; all, in a round that the method wants everyone in."""
         if self.method.everyone(self._round(round_number)):
@@ -164,7 +169,7 @@ class Simulation:
         for client, change in zip(cohort.clients, changes, strict=True):
             if missing := sorted(needed - change.keys()):
                 raise MethodError(
-                    f"method '{self.method.name}': client {client.id} neither keeps nor receives {', '.join(missing)}"
+                    f"method '{self.method.name}': {client.called} neither keeps nor receives {', '.join(missing)}"
                 )
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
@@ -218,7 +223,7 @@ class Simulation:
         private = self.method.forbidden(channel) & {part_of(name) for name in (*message.tensors, *message.known)}
         if private:
             raise PrivacyError(
-                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of client {client.id}, "
+                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of {client.called}, "
                 f"but {', '.join(f'{p} is {self.method.owners[p]}' for p in sorted(private))}"
             )
         for observer in self.observers:
@@ -232,7 +237,7 @@ class Simulation:
                 for client, loss in zip(job.cohort.clients, losses, strict=True):
                     if not math.isfinite(loss):
                         raise DivergedError(
-                            f"the loss of client {client.id} ({client.model}, {client.samples} samples) became {loss} "
+                            f"the loss of {client.called} ({client.model}, {client.samples} samples) became {loss} "
                             f"in stage {number + 1} of round {self.round}; "
                             f"a learning rate below {self.settings.lr:g} may help"
                         )
@@ -247,7 +252,7 @@ class Simulation:
 
     def _predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         answers: list[tuple[Cohort, Tensor]] = []
-        for cohorts in self.fleet.waves(range(len(self.specs))):
+        for cohorts in self.fleet.waves(self.everybody):
             held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
             answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
         return answers
@@ -282,7 +287,11 @@ class Simulation:
 
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
-        return self.method.send(self.server, self.specs[client].public, self._round(self.round + 1))
+        return self.message_to(self.specs[client])
+
+    def message_to(self, client: ClientSpec) -> Message:
+        """The same for any client, even one that is new."""
+        return self.method.send(self.server, client.public, self._round(self.round + 1))
 
     def _predicted_class(self, model: Model, x: Tensor, received: State) -> Tensor:
         """-1 where the model's answer is not a number."""
@@ -299,7 +308,7 @@ class Simulation:
         predicted = predicted[: len(index)]
         if (predicted < 0).any():
             raise DivergedError(
-                f"client {client}'s model gives no numbers any more after round {self.round}; "
+                f"{self.specs[client].called}'s model gives no numbers any more after round {self.round}; "
                 f"a learning rate below {self.settings.lr:g} may help"
             )
         right = predicted == self.task.dataset.labels[index]
@@ -319,7 +328,7 @@ class Simulation:
             fresh, found = self.fleet.fresh(client), before.client_state(client)
             if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
                 raise SavedStateError(
-                    f"client {client} cannot go on with its model of the {before.method.name} run: "
+                    f"{self.specs[client].called} cannot go on with its model of the {before.method.name} run: "
                     f"{', '.join(missing)} would not fit"
                 )
             self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})
@@ -397,9 +406,14 @@ def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
     """
     own = [task.spec(k) for k in range(len(task.clients))]
     shared = {}
-    for spec in {spec.model: spec for spec in reversed(own)}.values():
-        with torch.device("meta"):
-            parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+    for spec in own:
+        if spec.model in shared:
+            continue
+        try:
+            with torch.device("meta"):
+                parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+        except ModelError as error:
+            raise ModelError(f"{spec.called}: {error}") from None
         shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}
     first, *others = shared.values()
     if all(first == other for other in others):

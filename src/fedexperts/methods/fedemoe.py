@@ -21,6 +21,7 @@ from fedexperts.models import (
     ElasticExpert,
     Parts,
     Shape,
+    TableExtractor,
     TextExtractor,
     build,
     is_backbone,
@@ -295,12 +296,18 @@ def _kind(client: ClientSpec) -> str:
 
 
 def _extractor(client: ClientSpec) -> nn.Module:
-    """FE: a backbone without its head, or one convolution with 16 filters, or the mean embedding of a text."""
+    """FE: a backbone without its head, or one convolution with 16 filters, the mean embedding of a text, or a linear
+
+    layer on a table's features.
+    """
     shape = client.shape
     if is_backbone(client.model):
-        return nn.Sequential(OrderedDict({client.model: build(client.model, shape, client.classes)["extractor"]}))
+        trunk = build(client.model, shape, client.classes)["extractor"]
+        return nn.Sequential(OrderedDict({str(client.model): trunk}))
     if reads_text(shape):
         return TextExtractor(shape, 32)
+    if len(shape) == 1:
+        return TableExtractor(shape, (32,))
     channels, *sides = shape
     padding = 0 if min(sides) >= 12 else 2  # so that two more convolutions with pooling find something
     return nn.Sequential(nn.Conv2d(channels, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU())

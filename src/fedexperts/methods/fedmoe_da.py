@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -77,6 +77,9 @@ class FedMoEDA(Method):
 
     options: Options
 
+    def in_use(self) -> dict[str, Any]:
+        return super().in_use() | {"embedding": "fresh"}
+
     # --- the model
 
     @property
@@ -88,7 +91,7 @@ class FedMoEDA(Method):
     def parts(self, client: ClientSpec) -> Parts:
         own = self.options.experts[client.id % len(self.options.experts)]
         if self.options.top > own:
-            raise MethodError(f"client {client.id} has {own} experts, but a sample uses top = {self.options.top}")
+            raise MethodError(f"{client.called} has {own} experts, but a sample uses top = {self.options.top}")
         embedding, expert = cut(client.model, client.shape, client.classes)
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")

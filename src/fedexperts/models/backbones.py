@@ -35,7 +35,7 @@ class Everywhere(nn.Module):
         self.joined = joined
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3)).reshape(len(x), -1, self.joined).mean(2)
+        return x.mean((2, 3)).reshape(x.shape[0], -1, self.joined).mean(2)
 
 
 class Residual(nn.Module):

@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from fedexperts.errors import SettingsError, suggestion
 from fedexperts.models.backbones import googlenet, mobilenet, resnet
 from fedexperts.models.cnn import ConvExtractor, Shape
+from fedexperts.models.mlp import TableExtractor
+from fedexperts.models.own import ModelSource, OwnModel, Parts, imported, is_place
 from fedexperts.models.text import TextExtractor, WordMean
 
-Parts = dict[str, nn.Module]
+ModelRef = str | OwnModel
+"""A client's model: the name of one of ours, the place that one can be imported from, or one that is at hand."""
 Builder = Callable[[Shape, int], Parts]
 
 
@@ -27,6 +30,13 @@ def _cnn(filters: tuple[int, ...], widths: tuple[int, ...]) -> Builder:
 def _fasttext(width: int, widths: tuple[int, ...] = ()) -> Builder:
     def build(shape: Shape, classes: int) -> Parts:
         return _with_head(TextExtractor(shape, width, widths), classes)
+
+    return build
+
+
+def _mlp(*widths: int) -> Builder:
+    def build(shape: Shape, classes: int) -> Parts:
+        return _with_head(TableExtractor(shape, widths), classes)
 
     return build
 
@@ -78,7 +88,12 @@ TEXT_MODELS: dict[str, Builder] = {
     "fasttext-wide": _fasttext(128, (TEXT_WIDTH,)),
 }
 SLIM = ("2", "4", "8", "16")
-MODELS = IMAGE_MODELS | TEXT_MODELS
+TABLE_MODELS: dict[str, Builder] = {
+    # Ours, for rows of numbers; both end alike.
+    "mlp": _mlp(64, 32),
+    "mlp-wide": _mlp(256, 64, 32),
+}
+MODELS = IMAGE_MODELS | TEXT_MODELS | TABLE_MODELS
 """Name → builder of the parts `extractor` and `head` for an input shape and a number of classes."""
 
 
@@ -87,36 +102,67 @@ def reads_text(shape: Shape) -> bool:
     return len(shape) == 2
 
 
+def _fitting(shape: Shape) -> tuple[str, dict[str, Builder]]:
+    """What samples of this shape are, and our models for them."""
+    if reads_text(shape):
+        return "texts", TEXT_MODELS
+    return ("rows of a table", TABLE_MODELS) if len(shape) == 1 else ("images", IMAGE_MODELS)
+
+
 def smallest(shape: Shape) -> str:
     """The small homogeneous model that FedMoE and the mutual-learning methods share."""
-    return "fasttext" if reads_text(shape) else "cnn5"
+    return "cnn5" if len(shape) == 3 else next(iter(_fitting(shape)[1]))
 
 
 def check_model(name: str, shape: Shape | None = None) -> str:
     """The name itself, if there is such a model and, given a shape, it is one for such samples."""
+    if is_place(name):
+        imported(name)
+        return name
     base, slash, slim = name.partition("/")
     if base not in MODELS:
-        raise SettingsError(f"unknown model '{name}'{suggestion(base, MODELS) or ';'} known: {', '.join(MODELS)}")
+        raise SettingsError(
+            f"unknown model '{name}'{suggestion(base, MODELS) or ';'} known: {', '.join(MODELS)}; "
+            "one of your own is package.module:function"
+        )
     if slash and (base not in BACKBONES or slim not in SLIM):
         raise SettingsError(
             f"there is no model '{name}': {', '.join(BACKBONES)} may be slimmer, by {', '.join(SLIM)}: resnet18/8"
         )
-    kind, fitting = ("texts", TEXT_MODELS) if shape and reads_text(shape) else ("images", IMAGE_MODELS)
-    if shape and base not in fitting:
-        raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {', '.join(fitting)}")
+    if shape is not None:
+        kind, fitting = _fitting(shape)
+        if base not in fitting or len(shape) > 3:
+            known = ", ".join(fitting) if len(shape) <= 3 else "none of ours, give your own"
+            raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {known}")
     return name
 
 
-def build(name: str, shape: Shape, classes: int) -> Parts:
+def model_ref(source: ModelSource, head: str | None = None) -> ModelRef:
+    """A user's model as clients have it; `head` names the last layer of a module that has no parts."""
+    if not isinstance(source, str):
+        return OwnModel.of(source, head)
+    if head is not None:
+        raise SettingsError(f"head='{head}' is for a module of your own; model '{source}' is a name")
+    return check_model(source)
+
+
+def own_model(model: ModelRef) -> OwnModel | None:
+    """The model, if it is one of the user's own."""
+    return model if isinstance(model, OwnModel) else imported(model) if is_place(model) else None
+
+
+def build(model: ModelRef, shape: Shape, classes: int) -> Parts:
     """The parts of a model, freshly initialised from torch's generator."""
-    base, _, slim = check_model(name, shape).partition("/")
+    if (own := own_model(model)) is not None:
+        return own.build(shape, classes)
+    base, _, slim = check_model(str(model), shape).partition("/")
     builder = _backbone(base, int(slim)) if slim else MODELS[base]
     return builder(shape, classes)
 
 
-def is_backbone(name: str) -> bool:
+def is_backbone(model: ModelRef) -> bool:
     """Whether it is one of the deep networks, of any width."""
-    return name.partition("/")[0] in BACKBONES
+    return isinstance(model, str) and model.partition("/")[0] in BACKBONES
 
 
 def out_shape(module: nn.Module, shape: Shape) -> Shape:

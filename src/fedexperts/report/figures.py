@@ -136,12 +136,13 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
     for run in compared or runs:
         values = np.array(run.gains or [100 * accuracy for accuracy in run.selected.clients])
         clients = np.argsort(values, kind="stable") if in_order else np.arange(len(values))
+        names = own_names(run.record)
         figure.add_trace(
             trace(
                 run,
                 x=np.arange(len(values)),
                 y=values[clients],
-                customdata=clients,
+                customdata=[names[k] for k in clients] if names else clients,
                 mode="markers",
                 marker={"size": 6 if in_order else 10, "symbol": run.symbol},
                 hovertemplate="client %{customdata}: %{y:" + ("+" if compared else "") + ".2f}",
@@ -153,12 +154,22 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
         zeroline=False,
         **whole_ticks(len(runs[0].selected.clients)),
     )
+    if (names := own_names(runs[0].record)) and not in_order:
+        figure.update_xaxes(tickmode="array", tickvals=list(range(len(names))), ticktext=names)
     if compared:
         figure.add_hline(y=0, line={"color": LINE, "width": 1.5})
     return figure
 
 
-def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "") -> go.Figure:
+def own_names(record: Record) -> list[str]:
+    """What the clients are called, where that is more than a number."""
+    names = list(record.client_names)
+    return [] if names == [str(k) for k in range(len(names))] else [text(name) for name in names]
+
+
+def label_picture(
+    counts: np.ndarray, class_names: Sequence[str], title: str = "", client_names: Sequence[str] = ()
+) -> go.Figure:
     """Who has how many samples of which class: clients × classes."""
     figure = heat_map(
         counts,
@@ -169,6 +180,9 @@ def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "
         hovertemplate="client %{y}, class %{x}: %{z} samples<extra></extra>",
         colorbar={"title": {"text": "samples"}, "thickness": 10, "outlinewidth": 0},
     )
+    if client_names:
+        figure.data[0].y = list(client_names)
+        figure.update_yaxes(type="category", dtick=None)
     if title:
         figure.update_layout(title={"text": text(title)}, margin={"t": 60})
     return figure

@@ -9,7 +9,7 @@ from fedexperts.analyses import GATES, REPRESENTATIONS, Growth, SampleTable
 from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until, task_of
 from fedexperts.report import analysis_figures as drawn
 from fedexperts.report import peer_sections, pool_sections, tree_sections
-from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
+from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, own_names, traffic
 from fedexperts.report.runs import Line, line_up, lines, sweep_looks
 from fedexperts.report.section import Section
 from fedexperts.report.table import over_seeds
@@ -64,7 +64,7 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
         yield Section(
             f"Who has which labels: {task.data}, seed {task.seed}",
             READ_LABELS,
-            label_picture(record.counts, record.class_names),
+            label_picture(record.counts, record.class_names, client_names=own_names(record)),
         )
 
 
