@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexperts.analyses.tables import write_table
 from fedexperts.client import Client
 from fedexperts.config import EngineSettings, Settings, TaskSettings, TrainSettings
 from fedexperts.engine import ClientModel, Joining, Observer, Simulation
@@ -372,6 +373,8 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         folder=folder,
     )
     if folder is not None:
+        for name, (header, rows) in simulation.method.tables(simulation.server).items():
+            write_table(folder / name, header, ([f"{value:.6g}" for value in row] for row in rows))
         record.save(folder)
     return Result(record, simulation, folder, before)
 

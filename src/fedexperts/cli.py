@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedexperts.cli_pool import analyse
 from fedexperts.cli_results import results
+from fedexperts.cli_tree import analyse
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.options import takes

@@ -26,7 +26,16 @@ def on_cpu(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("channels", "side", "filters", "kernel", "padding", "bias"),
-    [(3, 32, 6, 5, 0, True), (6, 14, 16, 5, 2, True), (20, 9, 40, 3, 1, False), (32, 14, 64, 5, 0, True)],
+    [
+        (3, 32, 6, 5, 0, True),
+        (6, 14, 16, 5, 2, True),
+        (20, 9, 40, 3, 1, False),
+        (32, 14, 64, 5, 0, True),
+        (64, 8, 128, 3, 1, False),
+        (128, 8, 128, 1, 0, False),
+        (160, 8, 64, 3, 1, False),
+        (64, 8, 192, 1, 0, False),
+    ],
 )
 def test_stacked_convolutions_have_the_numbers_of_plain_ones(
     channels: int, side: int, filters: int, kernel: int, padding: int, bias: bool
@@ -65,17 +74,23 @@ def captured(simulation: Simulation, way: str) -> int:
     return sum(step.graph is not None for step in steps(simulation, way))
 
 
-@pytest.mark.parametrize("name", registry())
-@pytest.mark.parametrize("executor", ["stacked", "captured"])
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"participation": 1.0, "epochs": 3},
+    {"optimizer": "adam", "lr": 0.001},
+    {"momentum": 0.9, "weight_decay": 1e-3},
+    {"group_size": 2},
+    {"store": "device"},
+]
+SOME = ["fedavg", "fedemoe", "fedmoe", "fedmoe-da", "pm-moe"]
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "settings", "executor"),
     [
-        {},
-        {"participation": 1.0, "epochs": 3},
-        {"optimizer": "adam", "lr": 0.001},
-        {"momentum": 0.9, "weight_decay": 1e-3},
-        {"group_size": 2},
-        {"store": "device"},
+        *((name, settings, "stacked") for settings in SETTINGS for name in registry()),
+        *((name, SETTINGS[1], "captured") for name in registry()),
+        *((name, settings, "captured") for settings in (SETTINGS[0], *SETTINGS[2:]) for name in SOME),
     ],
     ids=str,
 )
@@ -120,9 +135,10 @@ def test_graphs_of_groups_that_come_and_go_do_not_disturb_each_other() -> None:
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", registry())
+@pytest.mark.parametrize(
+    ("name", "executor"), [*((name, "stacked") for name in registry()), *((name, "captured") for name in SOME)]
+)
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-@pytest.mark.parametrize("executor", ["stacked", "captured"])
 def test_same_seed_same_bits(name: str, precision: str, executor: str) -> None:
     runs = [states(finished(name, TASK, device="cuda", executor=executor, precision=precision)) for _ in range(2)]
     assert_same_bits(*runs)

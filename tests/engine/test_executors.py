@@ -1,5 +1,6 @@
 """Large models with BatchNorm in every executor, and which executor is taken. Captured loops: test_cuda.py."""
 
+import re
 from functools import cache
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from support import assert_close, assert_same_bits, finished, make_simulation, make_task, states
 
+from fedexperts.api import run
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Job, Simulation
@@ -83,11 +85,12 @@ def test_what_is_chosen_on_a_gpu_follows_from_the_work_of_a_sample(model: str, m
     assert_same_bits(dict(job.cohort.tensors), before)
 
 
-def test_on_a_cpu_it_is_workers_and_the_result_says_so() -> None:
-    simulation, _ = a_job("resnet18/8")
-    simulation = make_simulation("fedavg", simulation.task, executor="auto")
-    assert isinstance(simulation.executor, LoopExecutor)
-    assert simulation.executor.said in ("loop", f"{simulation.executor.workers} workers")
+@pytest.mark.parametrize(("executor", "says"), [("auto", r"loop|\d+ workers"), ("stacked", r"stacked \(cnn5\)")])
+def test_a_run_says_how_it_was_computed_and_on_a_cpu_auto_is_a_loop(executor: str, says: str) -> None:
+    task = make_task("cnn5", (16, 16))
+    result = run("standalone", task, rounds=1, batch_size=16, device="cpu", executor=executor)
+    assert re.fullmatch(says, result.record.environment["executor"])
+    assert isinstance(result.simulation.executor, LoopExecutor) == (executor == "auto")
 
 
 def test_captured_steps_need_cuda() -> None:

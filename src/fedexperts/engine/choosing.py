@@ -24,8 +24,8 @@ from fedexperts.methods import Batch, Model, State
 HEAVY = 2e8
 """FLOPs of a sample's forward pass from which on clients are not stacked.
 
-Measured on an H200: two convolutions with 32 and 64 filters (1.6e7) are quickest stacked, ResNet-18 (1.1e9) in a
-captured loop (5 clients, batch 64: 19 ms a step against 22 stacked, and 37 in a plain loop).
+In a probe on an H200 two convolutions with 32 and 64 filters (1.6e7) were quickest stacked, ResNet-18 (1.1e9) in a
+captured loop (5 clients, batch 64: 19 ms a step against 22 stacked, and 37 in a plain loop); this lies between them.
 """
 WAYS: dict[str, type[Executor]] = {"stacked": StackedExecutor, "captured": CapturedExecutor, "loop": LoopExecutor}
 

@@ -111,6 +111,13 @@ class Beginning(NamedTuple):
     folder: Path | None
 
 
+class Table(NamedTuple):
+    """Numbers for a file."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[float]]
+
+
 class ByClass(NamedTuple):
     """A client's training data, class by class."""
 
@@ -318,6 +325,10 @@ class Method:
     def remarks(self, server: State) -> Sequence[str]:
         """What happened in a run that its figures do not say, from the server's last state: a line each."""
         return ()
+
+    def tables(self, server: State) -> Mapping[str, Table]:
+        """What a run leaves in its folder beside its history, from the server's last state: by names of files."""
+        return {}
 
     # --- who owns what
 

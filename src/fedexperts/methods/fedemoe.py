@@ -3,16 +3,17 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedexperts.config import Frozen, NumbersInTurn
+from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
-from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, weighted_mean
-from fedexperts.methods.growth import PART, Health, Tree, expand, expert, health, shrink
+from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Table, Trained, weighted_mean
+from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve, tables
+from fedexperts.methods.growth import PART, Tree, expert
 from fedexperts.methods.message import Message, Owner, State, part_of, select, under
 from fedexperts.methods.mutual import divergence
 from fedexperts.models import (
@@ -34,8 +35,6 @@ GROUPS = {1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4
 """Table 12: which experts are in a group, and how many experts, the shared one among them, a sample uses (K)."""
 FILTERS = {1: (32, 128), 2: (64,), 3: ()}
 """Table 13: convolutions of Expert_1, Expert_2 and Expert_3; each ends in one linear layer."""
-_COUNTS, _THRESHOLDS, _LOG = "uses.counts", "growth.thresholds", "growth.log"
-EXPANDED, SHRUNK = 0, 1
 
 
 class TopGate(nn.Module):
@@ -103,25 +102,16 @@ class FedEMoE(Method):
         "before": Owner.PRIVATE,  # SE as it was when the exchange began
     }
 
-    class Options(Frozen):
+    class Options(Rules):
         groups: NumbersInTurn = Field(
             (1, 2, 3, 4, 5), description="private expert groups (1-5, Table 12); several go to clients in turn"
         )
         width: int = Field(640, ge=1, description="what all experts' outputs have in common")
         hidden: int = Field(128, ge=1, description="width within a sub-expert of the shared expert")
-        branches: int = Field(3, ge=2, description="N: sub-experts of a mixture in the shared expert")
+        branches: int = Field(3, ge=1, description="N: sub-experts of a mixture in the shared expert")
         active: int = Field(2, ge=1, description="sub-experts of a mixture that a sample uses")
-        limit: int = Field(9, ge=2, description="sub-experts that the shared expert may have")
+        limit: int = Field(9, ge=1, description="sub-experts that the shared expert may have")
         depth: int = Field(2, ge=1, description="mixtures within each other that it may have")
-        scale_every: int = Field(20, ge=1, description="rounds between two changes of the tree")
-        energy: float = Field(0.99, gt=0, lt=1, description="θ: energy that the effective rank keeps")
-        threshold: float = Field(0.8, ge=0, description="v_0: effective rank above which a sub-expert expands")
-        smoothing: float = Field(0.07, ge=0, le=1, description="γ of the moving threshold")
-        expands: Literal["above", "below"] = Field(
-            "above", description="which effective rank expands: above the threshold (the rule) or below it (the prose)"
-        )
-        tail_share: float = Field(0.9, gt=0, lt=1, description="α: components that the tail begins after")
-        tail_limit: float = Field(0.05, ge=0, description="tail energy above which a mixture shrinks")
         exchange: Literal["before", "after", "none"] = Field(
             "before",
             description="knowledge exchange before the local training (Algorithm 2), after it (Figure 2), none",
@@ -131,7 +121,23 @@ class FedEMoE(Method):
         private: bool = Field(True, description="whether there are private experts (ablation: no)")
         elastic: bool = Field(True, description="whether the shared expert grows and shrinks (ablation: no)")
 
+        @model_validator(mode="after")
+        def _room(self) -> Self:
+            if self.limit < self.branches:
+                raise ValueError(f"limit {self.limit} is less than the {self.branches} branches that it begins with")
+            return self
+
     options: Options
+
+    @property
+    def note(self) -> str:
+        """Which ablation this is."""
+        options = self.options
+        alone = "without private experts nobody exchanges knowledge with the shared one"
+        said = [alone] * (not options.private)
+        said += [f"the shared expert is fixed at {options.branches} sub-experts"] * (not options.elastic)
+        said += ["no knowledge is exchanged"] * (options.private and options.exchange == "none")
+        return f"fedemoe: {'; '.join(said)}" if said else ""
 
     # --- the model
 
@@ -220,12 +226,7 @@ class FedEMoE(Method):
     def start(self, model: Model) -> State:
         state = select(model.state_dict(), {"extractor", PART})
         limit, like = self.options.limit, state[f"{PART}.counts"]
-        return {
-            **state,
-            _COUNTS: like.new_zeros(limit),
-            _THRESHOLDS: torch.full((limit,), self.options.threshold, dtype=torch.float64),
-            _LOG: torch.zeros(0, 7, dtype=torch.float64),
-        }
+        return {**state, COUNTS: like.new_zeros(limit), **beginning(limit, self.options.threshold)}
 
     def alike(self) -> set[str]:
         return {PART}
@@ -255,78 +256,38 @@ class FedEMoE(Method):
             if not any(name.startswith(f"{PART}.experts.{leaf}.") for leaf in unused)
         }
         trained = {name: t for name, t in standing.items() if ".experts." in name or ".routers." in name}
-        own = select(after.own, {"extractor"}) | trained | {_COUNTS: counts}
+        own = select(after.own, {"extractor"}) | trained | {COUNTS: counts}
         return Message(own, {"samples": after.client.samples})
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
         tree = Tree.of(server)
-        state = server | _mean(replies, *(f"{PART}.routers.{router}" for router in tree.used_routers), _COUNTS)
+        state = server | _mean(replies, *(f"{PART}.routers.{router}" for router in tree.used_routers), COUNTS)
         kinds = {".".join(name.split(".")[:2]): None for name in select(server, {"extractor"})}
         for place in (*kinds, *(f"{PART}.experts.{leaf}" for leaf in tree.paths)):
             users = [reply for reply in replies if under(reply.message.tensors, place)]
             state |= _mean(users, f"{place}.") if users else {}
-        return self._evolve(state, now) if self.options.elastic else state
-
-    # --- the tree
-
-    def _evolve(self, state: State, now: Round) -> State:
-        """Move the thresholds, and when it is time change the tree; every change is written down with its reason."""
-        options, tree = self.options, Tree.of(state)
-        found = {leaf: health(state, leaf, options.energy, options.tail_share) for leaf in tree.paths}
-        thresholds = state[_THRESHOLDS].clone()
-        if now.number > 1:
-            for leaf, (rank, _) in found.items():
-                thresholds[leaf] = options.smoothing * rank + (1 - options.smoothing) * thresholds[leaf]
-        state = state | {_THRESHOLDS: thresholds}
-        if now.number % options.scale_every:
-            return state
-        limits = thresholds.tolist()
-        over = [leaf for leaf, seen in found.items() if self._expands(seen, limits[leaf])]
-        heavy = {
-            router: sum(found[leaf].tail for leaf in family) / len(family)
-            for router in tree.used_routers
-            if (family := tree.family(router))
-        }
-        for router, tail in heavy.items():
-            if tail > options.tail_limit:
-                family = Tree.of(state).family(router)
-                state = shrink(state, router, state[_COUNTS])
-                kept = next(leaf for leaf in family if leaf in Tree.of(state).paths)
-                over = [leaf for leaf in over if leaf not in family]
-                state = self._noted(state, now, SHRUNK, kept, Health(found[kept].rank, tail), options.tail_limit)
-        for leaf in over:
-            if Tree.of(state).can_expand(leaf):
-                new = set(Tree.of(state).free_leaves())
-                state = expand(state, leaf, now)
-                fresh = sorted(new & Tree.of(state).paths.keys())
-                thresholds = state[_THRESHOLDS].clone()
-                thresholds[fresh] = options.threshold
-                state = self._noted(state | {_THRESHOLDS: thresholds}, now, EXPANDED, leaf, found[leaf], limits[leaf])
-        return state
-
-    def _expands(self, seen: Health, threshold: float) -> bool:
-        return seen.rank > threshold if self.options.expands == "above" else seen.rank < threshold
-
-    def _noted(self, state: State, now: Round, what: int, leaf: int, why: Health, limit: float) -> State:
-        leaves = len(Tree.of(state).paths)
-        row = [now.number, what, leaf, why.rank, why.tail, limit, leaves]
-        return state | {_LOG: torch.cat([state[_LOG], state[_LOG].new_tensor([row])])}
+        return evolve(state, self.options, now) if self.options.elastic else state
 
     def remarks(self, server: State) -> Sequence[str]:
         """Every change of the tree, and why."""
         size = Message(expert(server, 0)).payload_bytes / 2**20
         lines = []
-        for number, what, leaf, rank, tail, limit, leaves in server[_LOG].tolist():
-            seen = f"effective rank {rank:.3f}, {self.options.expands} {limit:.3f}"
-            why = seen if what == EXPANDED else f"tail energy {tail:.3f}, above {limit:.3f}"
-            did = "expanded" if what == EXPANDED else "is one sub-expert again"
+        for change in changes(server[LOG].tolist(), Tree.of(server), self.options):
+            leaves, held = len(change.tree.paths), self.options.expands if change.expanded else "above"
+            figure, did = "effective rank", "expanded"
+            if not change.expanded:
+                figure, did = "tail energy", "is one sub-expert again"
+            why = f"{figure} {change.figure:.3g}, {held} {change.limit:.3g}"
             lines.append(
-                f"round {number:.0f}: sub-expert {leaf:.0f} {did} ({why}); the shared expert has now {leaves:.0f}, "
+                f"round {change.round}: sub-expert {change.leaf} {did} ({why}); the shared expert has now {leaves}, "
                 f"{leaves * size:.2f} MiB"
             )
-        return lines or ["the tree of the shared expert has not changed"]
+        return lines or ["the tree of the shared expert has not changed"] * self.options.elastic
+
+    def tables(self, server: State) -> Mapping[str, Table]:
+        return tables(server)
 
 
 def _kind(client: ClientSpec) -> str:
