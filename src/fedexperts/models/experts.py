@@ -27,7 +27,7 @@ def cut(model: ModelRef, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.
     end = next((i for i, (_, layer) in enumerate(layers, 1) if isinstance(layer, nn.ReLU | WordMean)), None)
     if not isinstance(net, nn.Sequential) or end is None:
         raise ModelError(
-            f"model '{model}' cannot be cut into an embedding and experts: its extractor must be a Sequential with a ReLU"
+            f"model '{model}' cannot be cut into an embedding and experts: its extractor is no Sequential with a ReLU"
         )
     return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(OrderedDict(layers[end:]) | rest)
 
