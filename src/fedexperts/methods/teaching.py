@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedexperts.errors import MethodError, SettingsError
+from fedexperts.errors import MethodError, ModelError, SettingsError
 from fedexperts.methods.message import State
 from fedexperts.methods.neighbours import Neighbours
 from fedexperts.models import MODELS, Shape, cut
@@ -57,7 +57,7 @@ def ask(experts: Sequence[State], embedded: Tensor, temperature: float, client: 
 def _model_of(layout: Layout, own: str, shape: Shape, classes: int) -> str:
     """The model whose expert has such tensors: they do not say how they are put together, but models are few."""
     for name in (own, *MODELS):
-        with suppress(SettingsError), torch.device("meta"):  # it may not be for such data
+        with suppress(SettingsError, ModelError), torch.device("meta"):  # it may not be for such data
             if _layout(cut(name, shape, classes)[1].state_dict()) == layout:
                 return name
     raise MethodError(f"a fetched expert is of no known model; its tensors: {dict(layout)}")
