@@ -1,0 +1,73 @@
+"""What the server and the clients of a run have in common."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fedexperts.config import Settings
+from fedexperts.engine.observer import Observer
+from fedexperts.errors import PrivacyError
+from fedexperts.methods import Channel, Message, Method, Model, Round, State, part_of
+from fedexperts.randomness import SERVER, torch_stream
+from fedexperts.task import ClientSpec
+
+NUMBERS = 8
+"""A few numbers may go with a message's tensors, no more: tensors are what is counted and checked by name."""
+
+
+class Member:
+    """One side of a run: its method and settings, the clients that it knows, and the gate that its messages pass."""
+
+    def __init__(
+        self,
+        method: Method,
+        specs: Mapping[int, ClientSpec],
+        settings: Settings,
+        first: ClientSpec,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """`first`: the client of the run whose model the server's beginning is drawn like."""
+        self.method = method
+        self.specs = specs
+        self.settings = settings
+        self.observers = observers
+        self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
+        self.round = 0  # complete rounds
+        with torch_stream(settings.seed, "init", SERVER):
+            self.start: State = method.start(model_of(method, first, self.dtype))  # the server's before the first round
+
+    def now(self, number: int) -> Round:
+        """A round of this run."""
+        clients = next(iter(self.specs.values())).clients
+        return Round(number, self.settings.rounds, self.settings.seed, clients)
+
+    @property
+    def sample_size(self) -> int:
+        """K = C·N: how many are in a round."""
+        return max(1, round(self.settings.participation * len(self.specs)))
+
+    def passes(self, now: int, channel: Channel, client: ClientSpec, message: Message) -> None:
+        """Every message of a run comes by here."""
+        if not message:
+            return
+        self.check(channel, client, message)
+        for observer in self.observers:
+            observer.message(now, channel, client.id, message)
+
+    def check(self, channel: Channel, client: ClientSpec, message: Message) -> None:
+        """Refuse what may not go this way."""
+        if len(message.numbers) > NUMBERS:
+            raise PrivacyError(
+                f"method '{self.method.name}' sends {len(message.numbers)} numbers where at most {NUMBERS} may go"
+            )
+        private = self.method.forbidden(channel) & {part_of(name) for name in (*message.tensors, *message.known)}
+        if private:
+            raise PrivacyError(
+                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of client {client.id}, "
+                f"but {', '.join(f'{p} is {self.method.owners[p]}' for p in sorted(private))}"
+            )
+
+
+def model_of(method: Method, spec: ClientSpec, dtype: torch.dtype) -> Model:
+    """A client's model, freshly initialised."""
+    return Model(method.parts(spec)).to(dtype)
