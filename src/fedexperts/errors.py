@@ -32,6 +32,10 @@ class SavedStateError(FedExpertsError):
     """A run folder or checkpoint that cannot be read or continued."""
 
 
+class FederationError(FedExpertsError):
+    """A message, a site or a server of a federation that cannot be taken as it is."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The nearest known word as half a sentence: "; did you mean 'fedavg'?", or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -1,13 +1,14 @@
 """What the server and the clients of a run have in common."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from fedexperts.config import Settings
 from fedexperts.engine.observer import Observer
 from fedexperts.errors import PrivacyError
-from fedexperts.methods import Channel, Message, Method, Model, Round, State, part_of
+from fedexperts.methods import Channel, Message, Method, Model, Round, State, part_of, select
 from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
 
@@ -71,3 +72,20 @@ class Member:
 def model_of(method: Method, spec: ClientSpec, dtype: torch.dtype) -> Model:
     """A client's model, freshly initialised."""
     return Model(method.parts(spec)).to(dtype)
+
+
+def fitting(method: Method, own: Sequence[ClientSpec], common_model: str) -> tuple[list[ClientSpec], str]:
+    """The clients as the method can have them: each with its own model if the parts that must be alike then are.
+
+    Otherwise all run the common model, and the second result says so.
+    """
+    shared = {}
+    for spec in {spec.model: spec for spec in reversed(own)}.values():
+        with torch.device("meta"):
+            parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+        shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}
+    first, *others = shared.values()
+    if all(first == other for other in others):
+        return list(own), ""
+    note = f"{method.name} needs one model for all clients: all run {common_model}"
+    return [replace(spec, model=common_model) for spec in own], note

@@ -7,16 +7,16 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
+from fedexperts.engine.member import fitting
 from fedexperts.engine.observer import Observer
 from fedexperts.engine.server import Server
-from fedexperts.engine.store import read_manifest, read_tensors, write_manifest, write_tensors
+from fedexperts.engine.store import write_manifest
 from fedexperts.engine.usable import Usable
 from fedexperts.errors import SavedStateError
-from fedexperts.methods import Message, Method, Model, Round, Want, select
+from fedexperts.methods import Message, Method, Round, Want
 from fedexperts.task import ClientSpec, Task
 
 
@@ -119,41 +119,22 @@ class Simulation(Server, Usable):
         if self.folder is None:
             return
         self.fleet.flush()
-        write_manifest(
-            self.folder,
-            {
-                "round": self.round,
-                "seconds": self.seconds,
-                "settings": self.settings.defining(),
-                "data": self.fingerprint,
-                "server": write_tensors(self.folder, f"server.{self.round}.safetensors", self.server),
-                "clients": self.store.save(),
-                "observers": {type(observer).__name__: observer.save() for observer in self.observers},
-            },
-        )
+        rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": self.store.save()}
+        write_manifest(self.folder, {**self.saved(self.folder), **rest})
 
     def restore(self) -> None:
         """Continue from the checkpoint in the run's folder."""
         assert self.folder is not None
-        manifest = read_manifest(self.folder)
-        # A setting that there was not yet has the value that it has by itself: what was done then.
-        then, now = Settings.check(manifest["settings"]).defining(), self.settings.defining()
-        then["options"], now["options"] = (self.method.completed(values["options"]) for values in (then, now))
-        if changed := [f"{name} was {then.get(name)!r}" for name in now if then.get(name) != now[name]]:
-            raise SavedStateError(
-                f"the run in {self.folder.parent} was started with other settings than it has now: "
-                f"{', '.join(changed)}; put them back"
-            )
+        manifest = self.checkpointed(self.folder)
         if manifest["data"] != self.fingerprint:
             raise SavedStateError(
                 f"'{self.settings.data}' is not the data that the run in {self.folder.parent} was started with, or is "
                 f"split otherwise (fingerprint {self.fingerprint}, not {manifest['data']}); give it the same data"
             )
-        self.server = self.on_device(read_tensors(self.folder, manifest["server"]))
+        self.continues(self.folder, manifest)
+        self.server = self.on_device(self.server)
         self.store.load(manifest["clients"])
-        self.round, self.seconds = manifest["round"], manifest["seconds"]
-        for observer in self.observers:
-            observer.restore(manifest["observers"].get(type(observer).__name__, {}))
+        self.seconds = manifest["seconds"]
 
     @cached_property
     def fingerprint(self) -> int:
@@ -167,18 +148,5 @@ class Simulation(Server, Usable):
 
 
 def specs_for(method: Method, task: Task) -> tuple[list[ClientSpec], str]:
-    """The clients as the method can have them: each with its own model if the parts that must be alike then are.
-
-    Otherwise all run the task's common model, and the second result says so.
-    """
-    own = [task.spec(k) for k in range(len(task.clients))]
-    shared = {}
-    for spec in {spec.model: spec for spec in reversed(own)}.values():
-        with torch.device("meta"):
-            parts = select(Model(method.parts(spec)).state_dict(), method.alike())
-        shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}
-    first, *others = shared.values()
-    if all(first == other for other in others):
-        return own, ""
-    note = f"{method.name} needs one model for all clients: all run {task.common_model}"
-    return [task.spec(k, task.common_model) for k in range(len(task.clients))], note
+    """The clients of a task as the method can have them, and what is to be said about that."""
+    return fitting(method, [task.spec(k) for k in range(len(task.clients))], task.common_model)

@@ -1,0 +1,238 @@
+"""The server of a federation: the server's half of a run, with sites at the other end of a carrier.
+
+A round: the sampled sites train and reply, the server combines what is right of it, and all close the round: they adopt
+from peers and say how their models do. Then it is saved; a server that dies begins again after the last saved round.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from fedexperts.config import Frozen, Settings, TrainSettings
+from fedexperts.engine import Evaluation
+from fedexperts.engine.member import fitting
+from fedexperts.engine.server import Server
+from fedexperts.engine.store import MANIFEST, write_manifest
+from fedexperts.errors import FederationError, FedExpertsError, SavedStateError
+from fedexperts.federation.absences import ABSENCES, Absences
+from fedexperts.federation.carrier import Carrier
+from fedexperts.federation.checks import Inspector, Limits
+from fedexperts.federation.envelope import Answer, Plan, Profile, PublicSpec, Request, RequestHead, Shelf, Task
+from fedexperts.federation.site import packed
+from fedexperts.measure import FETCHES, HISTORY, STATE, Fetches, History
+from fedexperts.methods import Channel, Reply, Round, Want, method_class
+from fedexperts.task import ClientSpec
+
+log = logging.getLogger(__name__)
+
+Take = Callable[[int, Answer], None]
+"""What is done with a site's answer; an error refuses it."""
+
+
+class Rules(Frozen):
+    """How long a server waits, for how many, and what it takes."""
+
+    deadline: float = Field(default=600.0, gt=0, description="seconds that sites have for a step")
+    minimum: int = Field(default=1, ge=1, description="replies that a round needs")
+    attempts: int = Field(default=3, ge=1, description="how often a round is tried that has fewer")
+    change_limit: float = Field(
+        default=10.0, gt=0, description="norm of a reply's change, in multiples of the norm of what was sent"
+    )
+
+
+class Coordinator(Server):
+    """One run of a federation."""
+
+    def __init__(
+        self,
+        run: str,
+        settings: Settings,
+        sites: Sequence[str],
+        profiles: Mapping[int, Profile],
+        carrier: Carrier,
+        folder: Path,
+        rules: Rules,
+    ) -> None:
+        """`sites`: their names, in the order of the clients' numbers; `folder`: where the run is written."""
+        method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
+        if method.begins() is not None:
+            raise FederationError(f"{method.name} goes on from another run, which a federation cannot do yet")
+        specs, self.note = fitting(method, _specs(settings, profiles), settings.common_model or settings.model[-1])
+        self.history, self.absences = History(folder / HISTORY), Absences(folder / ABSENCES)
+        watching = (self.history, Fetches(folder / FETCHES), self.absences)
+        super().__init__(method, dict(enumerate(specs)), settings, specs[0].public, watching)
+        self.run_name = run
+        self.sites = sites
+        self.carrier = carrier
+        self.folder = folder
+        self.rules = rules
+        self.server = dict(self.start)
+        self.seconds = 0.0  # of all processes that worked on this run
+        limits = Limits(change=rules.change_limit)
+        self._inspector = Inspector(method, self.specs, settings, specs[0].public, limits)
+        self._shelves: dict[int, Shelf] = {}
+
+    def run(self) -> None:
+        """All rounds that are left."""
+        if (self.folder / STATE / MANIFEST).exists():
+            manifest = self.checkpointed(self.folder / STATE)
+            if manifest["data"] != self._who():
+                raise SavedStateError(f"the run in {self.folder} was started with other sites, or other data at them")
+            self.continues(self.folder / STATE, manifest)
+            self.seconds = manifest["seconds"]
+        everybody = {client: self._request(client, Task.OPEN, self.now(0)) for client in self.specs}
+        self._gather(Task.OPEN, self.now(0), everybody, self._shelved)
+        while self.round < self.settings.rounds:
+            start = time.monotonic()
+            self.step()
+            self.seconds += time.monotonic() - start
+            rest = {"seconds": self.seconds, "data": self._who(), "clients": {}}
+            write_manifest(self.folder / STATE, {**self.saved(self.folder / STATE), **rest})
+
+    def _who(self) -> list[list[str | int]]:
+        return [[self.sites[k], spec.model, spec.classes, spec.samples] for k, spec in self.specs.items()]
+
+    # --- a round
+
+    def step(self) -> None:
+        now = self.now(self.round + 1)
+        sent = {client: self.send(client, now) for client in self.sample(now.number)}
+        replies: list[Reply] = []
+        losses: dict[int, float] = {}
+
+        def take(client: int, answer: Answer) -> None:
+            message = self._inspector.opened(client, answer.payload, sent[client], self.server, now)
+            self.passes(now.number, Channel.UP, self.specs[client], message)
+            self._shelved(client, answer)
+            self.history.flops.present[client] = answer.head.flops
+            if answer.head.loss is not None:
+                losses[client] = answer.head.loss
+            if message:
+                replies.append(Reply(client, message))
+
+        requests = {client: self._request(client, Task.TRAIN, now, packed(message)) for client, message in sent.items()}
+        trained = self._gather(Task.TRAIN, now, requests, take, min(self.rules.minimum, len(requests)))
+        self.combine(replies, now)
+        self._close(now, trained)
+        for observer in self.observers:
+            observer.ended(now.number, losses)
+
+    def _close(self, now: Round, trained: Sequence[int]) -> None:
+        """Those that have trained adopt from peers, if the method has that; all say how they do, if that is due."""
+        evaluating = now.number % self.settings.evaluate_every == 0 or now.number == self.settings.rounds
+        asked = list(self.specs) if evaluating else list(trained) if self.method.exchanges else []
+        results: list[Evaluation] = []
+
+        def take(client: int, answer: Answer) -> None:
+            if answer.head.scores is not None:
+                results.append(answer.head.scores.of(client))
+            self._count(client, answer, now)
+            self._shelved(client, answer)
+
+        shelves = dict(self._shelves) if self.method.exchanges else {}
+        requests = {
+            client: self._request(
+                client,
+                Task.CLOSE,
+                now,
+                packed(self.message_for(client)) if evaluating else b"",
+                evaluate=evaluating,
+                shelves=shelves if client in trained else {},
+            )
+            for client in asked
+        }
+        self._gather(Task.CLOSE, now, requests, take)
+        if results:
+            for observer in self.observers:
+                observer.evaluated(now.number, sorted(results, key=lambda result: result.client))
+
+    def _count(self, client: int, answer: Answer, now: Round) -> None:
+        """What a site says that it has fetched from peers: none of it came by here."""
+        for fetched in answer.head.fetched:
+            self.history.ledger.present[client, Channel.PEER].count(fetched.parameters, fetched.bytes)
+            for observer in self.observers:
+                observer.fetched(now.number, client, Want(fetched.peer, fetched.what))
+
+    def _shelved(self, client: int, answer: Answer) -> None:
+        if answer.head.shelf is not None:
+            self._shelves[client] = answer.head.shelf
+
+    # --- requests and answers
+
+    def _request(
+        self,
+        client: int,
+        task: Task,
+        now: Round,
+        payload: bytes = b"",
+        evaluate: bool = False,
+        shelves: Mapping[int, Shelf] | None = None,
+    ) -> Request:
+        plan = Plan(
+            run=self.run_name,
+            settings=self.settings.defining(),
+            client=PublicSpec.of(self.specs[client].public),
+            first=PublicSpec.of(self.specs[0].public),
+        )
+        others = {k: shelf for k, shelf in (shelves or {}).items() if k != client}
+        head = RequestHead(task=task, round=now.number, plan=plan, evaluate=evaluate, shelves=others)
+        return Request(head, payload)
+
+    def _gather(
+        self, task: Task, now: Round, requests: Mapping[int, Request], take: Take, minimum: int = 0
+    ) -> list[int]:
+        """Ask, and take the answers that are right; whose they were. With fewer than the minimum, ask again."""
+        done: list[int] = []
+        why: dict[int, str] = {}
+        for _ in range(self.rules.attempts):
+            raw = {client: request.to_bytes() for client, request in requests.items() if client not in done}
+            why = dict.fromkeys(raw, f"no answer within {self.rules.deadline:g} s")
+            for client, answered in self.carrier.ask(raw, self.rules.deadline) if raw else ():
+                try:
+                    take(client, self._opened(answered, task, now))
+                except FedExpertsError as error:
+                    why[client] = str(error)
+                else:
+                    done.append(client)
+            if len(done) >= minimum:
+                break
+        missing = {client: why[client] for client in requests if client not in done}
+        for client, reason in missing.items():
+            log.warning("round %d, %s: without %s: %s", now.number, task, self.sites[client], reason)
+            self.absences.absent(now.number, client, self.sites[client], str(task), reason)
+        if len(done) < minimum:
+            named = "; ".join(f"{self.sites[client]}: {reason}" for client, reason in missing.items())
+            raise FederationError(
+                f"round {now.number} has {len(done)} replies after {self.rules.attempts} attempts, {minimum} are "
+                f"needed ({named})"
+            )
+        return sorted(done)
+
+    def _opened(self, raw: bytes, task: Task, now: Round) -> Answer:
+        answer = Answer.from_bytes(raw)
+        if answer.head.refused:
+            raise FederationError(f"it refuses: {answer.head.refused}")
+        expected = (task, self.run_name, now.number)
+        found = (answer.head.task, answer.head.run, answer.head.round)
+        if found != expected:
+            raise FederationError(f"it answers {found} where it was asked {expected}")
+        return answer
+
+
+def _specs(settings: Settings, profiles: Mapping[int, Profile]) -> list[ClientSpec]:
+    """The clients that the sites are, with the run's models in turn."""
+    shapes = {(profile.shape, profile.classes) for profile in profiles.values()}
+    if len(shapes) > 1:
+        raise FederationError(f"the sites have samples of different shapes or classes: {sorted(shapes)}")
+    return [
+        ClientSpec(
+            id=client,
+            model=settings.model[client % len(settings.model)],
+            clients=len(profiles),
+            **profiles[client].model_dump(),
+        )
+        for client in sorted(profiles)
+    ]
