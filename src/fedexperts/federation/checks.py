@@ -15,8 +15,8 @@ from fedexperts.config import Frozen, Settings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.data.words import UNKNOWN, Vocabulary
 from fedexperts.engine.clients import Clients
-from fedexperts.errors import FederationError
-from fedexperts.methods import Message, Method, Round, State, Want
+from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.methods import Message, Method, Reply, Round, State, Want
 from fedexperts.task import ClientSpec
 
 SLACK = 65_536
@@ -72,12 +72,20 @@ class Expected:
     most: Message
     least: Message
 
-    def check(self, name: str, tensor: Tensor) -> None:
-        most, least = self.most.tensors[name], self.least.tensors.get(name, self.most.tensors[name])
-        sizes = zip(tensor.shape, least.shape, most.shape, strict=False)
-        within = tensor.dim() == most.dim() and all(low <= size <= high for size, low, high in sizes)
-        if not within or tensor.dtype != most.dtype:
-            raise FederationError(f"{name} is {_kind(tensor)} where {_kind(most)} is expected")
+    def differs(self, message: Message) -> str:
+        """What of the tensors is not as expected, if anything."""
+        may, must, has = self.most.tensors.keys(), self.least.tensors.keys(), message.tensors.keys()
+        if unknown := sorted(has - may):
+            return f"nobody asked for {', '.join(unknown)[:200]}"
+        if missing := sorted((may & must) - has):
+            return f"it lacks {', '.join(missing)[:200]}"
+        for name, tensor in message.tensors.items():
+            most, least = self.most.tensors[name], self.least.tensors.get(name, self.most.tensors[name])
+            sizes = zip(tensor.shape, least.shape, most.shape, strict=False)
+            within = tensor.dim() == most.dim() and all(low <= size <= high for size, low, high in sizes)
+            if not within or tensor.dtype != most.dtype:
+                return f"{name} is {_kind(tensor)} where {_kind(most)} is expected"
+        return ""
 
 
 def _kind(tensor: Tensor) -> str:
@@ -88,6 +96,7 @@ class Limits(Frozen):
     """How far a reply may go."""
 
     change: float = 10.0  # ‖reply − server's‖ in multiples of ‖server's‖, or of 1 where that is less
+    value: float = 1e6  # of any one number in a tensor
 
 
 class Inspector:
@@ -96,8 +105,10 @@ class Inspector:
     def __init__(
         self, method: Method, specs: Mapping[int, ClientSpec], settings: Settings, first: ClientSpec, limits: Limits
     ) -> None:
+        self.method = method
         self.limits = limits
         self.specs = specs
+        self.unusual: set[int] = set()  # whose replies are laid out otherwise than expected, but can be combined
         self._stand_ins = {
             client: [StandIn(method, spec, settings, first, every) for every in (True, False)]
             for client, spec in specs.items()
@@ -106,43 +117,56 @@ class Inspector:
     def opened(self, client: int, raw: bytes, sent: Message, server: State, now: Round) -> Message:
         """The message in a reply, if nothing is wrong with it."""
         expected = Expected(*(stand_in.replies(sent, now) for stand_in in self._stand_ins[client]))
-        most = expected.most.wire_bytes + SLACK
+        most = max(expected.most.wire_bytes, sent.wire_bytes) + SLACK
         if len(raw) > most:
             raise FederationError(f"a reply of {len(raw):,} bytes where at most {most:,} are expected")
         message = Message.from_bytes(raw) if raw else Message()
-        self._names(expected, message)
-        for name, tensor in message.tensors.items():
-            expected.check(name, tensor)
-            if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise FederationError(f"{name} has values that are no numbers")
-        self._numbers(client, expected, message)
-        self._change(message, server)
+        if message.numbers.keys() != expected.most.numbers.keys():
+            asked, sent_numbers = (", ".join(sorted(m.numbers)) or "none" for m in (expected.most, message))
+            raise FederationError(f"its numbers are {sent_numbers[:200]} where {asked} are expected")
+        self._values(client, message)
+        if differs := expected.differs(message):
+            self._change(self._tried(Reply(client, message), server, now, differs), server)
+            self.unusual.add(client)
+        else:
+            self._change(message.tensors, server)
         return message
 
-    def _names(self, expected: Expected, message: Message) -> None:
-        for kind in ("tensors", "numbers"):
-            may, must = getattr(expected.most, kind).keys(), getattr(expected.least, kind).keys()
-            has = getattr(message, kind).keys()
-            if unknown := sorted(has - may):
-                raise FederationError(f"nobody asked for {', '.join(unknown)[:200]}")
-            if missing := sorted((may & must) - has):
-                raise FederationError(f"it lacks {', '.join(missing)[:200]}")
-
-    def _numbers(self, client: int, expected: Expected, message: Message) -> None:
+    def _values(self, client: int, message: Message) -> None:
+        for name, tensor in message.tensors.items():
+            if tensor.is_floating_point() and not (tensor.abs() <= self.limits.value).all():  # NaN is never less
+                raise FederationError(f"{name} has values that are no numbers, or beyond ±{self.limits.value:g}")
         if odd := sorted(name for name, x in message.numbers.items() if not np.isfinite(x)):
             raise FederationError(f"the number {odd[0]} is {message.numbers[odd[0]]}")
         samples = message.numbers.get("samples")
         if samples is not None and samples != self.specs[client].samples:
             raise FederationError(f"it says {samples:g} samples where it announced {self.specs[client].samples}")
 
-    def _change(self, message: Message, server: State) -> None:
+    def _tried(self, reply: Reply, server: State, now: Round, differs: str) -> State:
+        """The state that such a reply would make alone.
+
+        Of some methods a reply's layout depends on what training came to (FedKD's ranks). It is right if the server can
+        make a state of it that is laid out as its present one.
+        """
+        try:
+            state = self.method.combine({name: tensor.clone() for name, tensor in server.items()}, [reply], now)
+        except (FedExpertsError, RuntimeError, ValueError, LookupError, TypeError) as error:
+            raise FederationError(f"{differs}, and it cannot be combined") from error
+        kept = all(name in state and state[name].dtype == tensor.dtype for name, tensor in server.items())
+        alike = kept and all(state[n].shape == server[n].shape for n in reply.message.tensors if n in server)
+        numbers = all(tensor.isfinite().all() for tensor in state.values())
+        if not (alike and numbers and state.keys() == server.keys()):
+            raise FederationError(differs)
+        return state
+
+    def _change(self, found: Mapping[str, Tensor], server: State) -> None:
         """Of what both have, as one long vector."""
-        both = [name for name, t in message.tensors.items() if name in server and server[name].shape == t.shape]
-        changes = [(message.tensors[name] - server[name]).double().norm() for name in both]
-        norms = [server[name].double().norm() for name in both]
+        both = [n for n, t in found.items() if n in server and t.is_floating_point() and server[n].shape == t.shape]
         if not both:
             return
-        change, norm = (float(torch.stack(parts).norm()) for parts in (changes, norms))
+        changes = torch.stack([(found[name] - server[name]).double().norm() for name in both])
+        norms = torch.stack([server[name].double().norm() for name in both])
+        change, norm = float(changes.norm()), float(norms.norm())
         if change > self.limits.change * max(norm, 1.0):
             raise FederationError(
                 f"its change has norm {change:.3g}, more than {self.limits.change:g} times that of what it was sent "

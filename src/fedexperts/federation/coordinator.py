@@ -100,6 +100,7 @@ class Coordinator(Server):
     def step(self) -> None:
         now = self.now(self.round + 1)
         sent = {client: self.send(client, now) for client in self.sample(now.number)}
+        self._inspector.unusual.clear()
         replies: list[Reply] = []
         losses: dict[int, float] = {}
 
@@ -115,10 +116,26 @@ class Coordinator(Server):
 
         requests = {client: self._request(client, Task.TRAIN, now, packed(message)) for client, message in sent.items()}
         trained = self._gather(Task.TRAIN, now, requests, take, min(self.rules.minimum, len(requests)))
-        self.combine(replies, now)
+        self._combine(replies, now)
         self._close(now, trained)
         for observer in self.observers:
             observer.ended(now.number, losses)
+
+    def _combine(self, replies: Sequence[Reply], now: Round) -> None:
+        """Combine; where that cannot be, without those whose replies were laid out otherwise than expected."""
+        usual = [reply for reply in replies if reply.client not in self._inspector.unusual]
+        try:
+            self.combine(replies, now)
+        except (FedExpertsError, RuntimeError, ValueError, LookupError) as error:
+            if len(usual) == len(replies):
+                raise
+            for client in self._inspector.unusual:
+                self._absent(client, Task.TRAIN, now, f"its reply does not fit the others' ({error})")
+            self.combine(usual, now)
+
+    def _absent(self, client: int, task: Task, now: Round, why: str) -> None:
+        log.warning("round %d, %s: without %s: %s", now.number, task, self.sites[client], why)
+        self.absences.absent(now.number, client, self.sites[client], str(task), why)
 
     def _close(self, now: Round, trained: Sequence[int]) -> None:
         """Those that have trained adopt from peers, if the method has that; all say how they do, if that is due."""
@@ -201,8 +218,7 @@ class Coordinator(Server):
                 break
         missing = {client: why[client] for client in requests if client not in done}
         for client, reason in missing.items():
-            log.warning("round %d, %s: without %s: %s", now.number, task, self.sites[client], reason)
-            self.absences.absent(now.number, client, self.sites[client], str(task), reason)
+            self._absent(client, task, now, reason)
         if len(done) < minimum:
             named = "; ".join(f"{self.sites[client]}: {reason}" for client, reason in missing.items())
             raise FederationError(
