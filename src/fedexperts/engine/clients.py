@@ -94,6 +94,12 @@ class Clients(Member, ABC):
             done += jobs
         return done, replies
 
+    def rehearse(self, client: int, now: Round) -> Message:
+        """What a client would reply in a round, as it is and without training."""
+        [[cohort]] = self.fleet.waves([client])
+        replies = self._replies(self._job(cohort, now), now)
+        return replies[0].message if replies else Message()
+
     def _job(self, cohort: Cohort, now: Round) -> Job:
         """Every client of the cohort receives, and what it will train on is laid out."""
         messages = [self.send(client.id, now) for client in cohort.clients]

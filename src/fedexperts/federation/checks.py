@@ -51,9 +51,7 @@ class StandIn(Clients):
     def replies(self, message: Message, now: Round) -> Message:
         """What it would say after such a message."""
         self.message = message
-        [[cohort]] = self.fleet.waves([self.client])
-        found = self._replies(self._job(cohort, now), now)
-        return found[0].message if found else Message()
+        return self.rehearse(self.client, now)
 
 
 def _made_up(shape: tuple[int, ...], labels: np.ndarray, classes: int) -> Dataset:

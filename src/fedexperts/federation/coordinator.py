@@ -55,8 +55,12 @@ class Coordinator(Server):
         carrier: Carrier,
         folder: Path,
         rules: Rules,
+        note: Callable[..., None] = lambda **known: None,
     ) -> None:
-        """`sites`: their names, in the order of the clients' numbers; `folder`: where the run is written."""
+        """`sites`: their names, in the order of the clients' numbers; `folder`: where the run is written.
+
+        `note` is told where the run stands.
+        """
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
         if method.begins() is not None:
             raise FederationError(f"{method.name} goes on from another run, which a federation cannot do yet")
@@ -74,6 +78,7 @@ class Coordinator(Server):
         limits = Limits(change=rules.change_limit)
         self._inspector = Inspector(method, self.specs, settings, specs[0].public, limits)
         self._shelves: dict[int, Shelf] = {}
+        self._note = note
 
     def run(self) -> None:
         """All rounds that are left."""
@@ -91,6 +96,7 @@ class Coordinator(Server):
             self.seconds += time.monotonic() - start
             rest = {"seconds": self.seconds, "data": self._who(), "clients": {}}
             write_manifest(self.folder / STATE, {**self.saved(self.folder / STATE), **rest})
+            self._note(round=self.round, seconds=round(self.seconds, 3))
 
     def _who(self) -> list[list[str | int]]:
         return [[self.sites[k], spec.model, spec.classes, spec.samples] for k, spec in self.specs.items()]
@@ -163,6 +169,8 @@ class Coordinator(Server):
         }
         self._gather(Task.CLOSE, now, requests, take)
         if results:
+            accuracy = sum(result.test_correct / result.test_samples for result in results) / len(results)
+            self._note(accuracy=accuracy, evaluated=now.number)
             for observer in self.observers:
                 observer.evaluated(now.number, sorted(results, key=lambda result: result.client))
 
@@ -175,7 +183,7 @@ class Coordinator(Server):
 
     def _shelved(self, client: int, answer: Answer) -> None:
         if answer.head.shelf is not None:
-            self._shelves[client] = answer.head.shelf
+            self._shelves[client] = answer.head.shelf.model_copy(update={"site": self.sites[client]})
 
     # --- requests and answers
 
@@ -207,6 +215,7 @@ class Coordinator(Server):
         for _ in range(self.rules.attempts):
             raw = {client: request.to_bytes() for client, request in requests.items() if client not in done}
             why = dict.fromkeys(raw, f"no answer within {self.rules.deadline:g} s")
+            self._note(doing=str(task), in_round=now.number, waiting=[self.sites[client] for client in raw])
             for client, answered in self.carrier.ask(raw, self.rules.deadline) if raw else ():
                 try:
                     take(client, self._opened(answered, task, now))
@@ -214,9 +223,11 @@ class Coordinator(Server):
                     why[client] = str(error)
                 else:
                     done.append(client)
+                self._note(waiting=[self.sites[c] for c in raw if c not in done])
             if len(done) >= minimum:
                 break
         missing = {client: why[client] for client in requests if client not in done}
+        self._note(waiting=[], absent={self.sites[client]: reason for client, reason in missing.items()})
         for client, reason in missing.items():
             self._absent(client, task, now, reason)
         if len(done) < minimum:

@@ -72,6 +72,7 @@ class Plan(Frozen):
 class Shelf(Frozen):
     """What a site has ready for its peers, and where."""
 
+    site: Name | Literal[""] = ""  # the server's word, not the site's
     address: str = Field(default="", max_length=300, pattern=r"^[A-Za-z0-9.:\[\]-]*$")
     version: Version
     digests: dict[What, Digest] = Field(max_length=10_000)

@@ -1,7 +1,7 @@
 """A site's one client: the clients' half of a run, with messages from a network."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +59,15 @@ class Holding:
 class Local(Usable):
     """Made from a plan that is not trusted: the site's data, device and files are never the plan's to choose."""
 
-    def __init__(self, plan: Plan, holding: Holding, own: Mapping[str, str], fetch: Fetch) -> None:
-        """`own`: the site's own settings of where and how to compute."""
+    def __init__(
+        self,
+        plan: Plan,
+        holding: Holding,
+        own: Mapping[str, str],
+        fetch: Fetch,
+        leaves: Collection[str] | None = None,
+    ) -> None:
+        """`own`: the site's own settings of where and how to compute; `leaves`: parts that may, if not all of them."""
         here = {"store": "memory", "group_size": None, "data_dir": None, "compile": False, **own}
         settings = Settings.check(plan.checked.model_dump() | here)
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
@@ -84,6 +91,7 @@ class Local(Usable):
         self.shelves: Mapping[int, Shelf] = {}
         self.fetched: list[Fetched] = []
         self._get = fetch
+        self._leaves = leaves
 
     # --- a step
 
@@ -102,7 +110,15 @@ class Local(Usable):
         """A round's training: the reply, and the mean loss if there was one."""
         jobs, replies = self.train([self.client], now)
         loss = self.losses(jobs, now).get(self.client)
-        return (replies[0].message if replies else Message()), loss
+        reply = replies[0].message if replies else Message()
+        self.agrees(reply)
+        return reply, loss
+
+    def agrees(self, message: Message) -> None:
+        """Refuse what the site's operator does not let leave, whatever the method says."""
+        parts = sorted({part_of(name) for name in message.tensors})
+        if self._leaves is not None and (held := [part for part in parts if part not in self._leaves]):
+            raise FederationError(f"{', '.join(held)} would leave, but this site lets only {', '.join(self._leaves)}")
 
     def adopts(self, heard: State, shelves: Mapping[int, Shelf], now: Round) -> None:
         """Fetch from peers and adopt; where that cannot be, the client's own experts stand in."""
@@ -162,6 +178,14 @@ class Local(Usable):
             if _layout(inside(message.tensors, want.what)) not in [_layout(inside(own, place)) for place in places]:
                 raise FederationError("the peer's tensors have other names or shapes than one's own")
 
+    def outgoing(self) -> dict[str, Message]:
+        """What would leave in the first round, by the way that it goes; nothing has been sent, or trained."""
+        self.load(None)
+        now = self.now(1)
+        self.message = self.method.send(self.start, self.specs[self.client].public, now)
+        things = {f"peers may fetch {place}": Message.from_bytes(raw) for place, raw in self.served().items()}
+        return {"to the server, each round": self.rehearse(self.client, now), **things}
+
     def served(self) -> dict[str, bytes]:
         """All that a peer may ask for, as it would get it."""
         own, parts = self.fleet.kept(self.client), set(self.method.owners) - self.method.forbidden(Channel.PEER)
@@ -173,6 +197,7 @@ class Local(Usable):
         things = {place: self.method.serve(own, Want(self.client, place)) for place in sorted(places)}
         for message in things.values():
             self.check(Channel.PEER, self.specs[self.client], message)
+            self.agrees(message)
         return {place: message.to_bytes() for place, message in things.items() if message}
 
 

@@ -1,7 +1,7 @@
 """A site: it receives, trains and replies, with its own data and state. Who carries the bytes is not its affair."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fedexperts.errors import FederationError, FedExpertsError
@@ -21,15 +21,25 @@ class Site:
     """Every request has one answer: a step asked for again is not done again, and one that may not be is refused."""
 
     def __init__(
-        self, folder: Path, holding: Holding, fetch: Fetch, address: str = "", own: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        holding: Holding,
+        fetch: Fetch,
+        address: str = "",
+        own: Mapping[str, str] | None = None,
+        leaves: Collection[str] | None = None,
     ) -> None:
-        """`address`: where peers find this site's spool; `own`: its settings of where and how to compute."""
+        """`address`: where peers find this site's spool; `own`: its settings of where and how to compute.
+
+        `leaves`: the parts that its operator lets leave, if that is not all that methods say.
+        """
         self.folder = folder
         self.holding = holding
         self.spool = Spool(folder / "spool")
         self._fetch = fetch
         self._address = address
         self._own = own or {}
+        self._leaves = leaves
         self._locals: dict[str, Local] = {}  # the present run's; what counts is on disk
 
     def answer(self, raw: bytes) -> bytes:
@@ -69,7 +79,7 @@ class Site:
     def _local(self, plan: Plan) -> Local:
         key = plan.model_dump_json()
         if key not in self._locals:
-            self._locals = {key: Local(plan, self.holding, self._own, self._fetch)}
+            self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves)}
         return self._locals[key]
 
 

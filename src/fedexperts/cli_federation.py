@@ -1,0 +1,218 @@
+"""Commands for federations over a network: their folders, their server and sites, their runs."""
+
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedexperts.errors import FederationError, SettingsError
+from fedexperts.terminal import OPEN_ENDED, console, no_more
+
+federation = typer.Typer(
+    name="federation", help="Train over a network, each site with its own data.", no_args_is_help=True
+)
+Folder = Annotated[Path, typer.Argument(help="the folder that `federation new` made", show_default=False)]
+
+
+def server(folder: Folder) -> None:
+    """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was."""
+    with _extra():
+        from fedexperts.federation.service import serve_runs
+    serve_runs(folder, _until_stopped())
+
+
+def site(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)],
+    part: Annotated[int, typer.Option(help="which client's share of the data set this site has, from 0")] = 0,
+    show_outgoing: Annotated[bool, typer.Option(help="list what would leave, and send nothing")] = False,
+    method: Annotated[str, typer.Option(help="show-outgoing: of which method")] = "fedavg",
+) -> None:
+    """Be a site: attend the server, train on the site's own data, until stopped.
+
+    Options of `fedexperts data` say which data; the same for all sites of a data set that is split among them.
+    Example: fedexperts site consortium/hospital-a --data digits --clients 3 --part 0
+    """
+    with _extra():
+        from fedexperts.federation.local import Holding
+        from fedexperts.federation.service import attend_site
+    from fedexperts import api
+    from fedexperts.config import TaskSettings
+    from fedexperts.task import Task
+
+    own = no_more(context.args)
+    chosen = {name: own.pop(name) for name in list(own) if name in TaskSettings.model_fields}
+    if not show_outgoing and own:
+        raise SettingsError(f"unknown option --{next(iter(own)).replace('_', '-')} of a site; see `fedexperts data`")
+    settings = api.settings_for(method, chosen | own)
+    task = Task.of(settings.part(TaskSettings))
+    if not 0 <= part < len(task.clients):
+        raise SettingsError(f"there is no part {part}: the data set is split among {len(task.clients)}, from 0")
+    holding = Holding.of(task, part)
+    if show_outgoing:
+        _show_outgoing(folder, holding, settings, part)
+    else:
+        attend_site(folder, holding, _until_stopped())
+
+
+def _show_outgoing(folder: Path, holding: Any, settings: Any, part: int) -> None:
+    from rich.table import Table
+
+    from fedexperts.federation.envelope import Plan, PublicSpec
+    from fedexperts.federation.local import Local
+    from fedexperts.federation.places import SiteSettings
+    from fedexperts.methods import Owner
+
+    profile = holding.profile.model_dump()
+    spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
+    plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=spec)
+    local = Local(plan, holding, {}, lambda *_: b"", SiteSettings.of(folder).leaves)
+    table = Table("where to", "tensor", "shape", "type", "bytes", box=None)
+    for way, message in local.outgoing().items():
+        for name, tensor in message.tensors.items():
+            size = tensor.numel() * tensor.element_size()
+            table.add_row(way, name, str(tuple(tensor.shape)), str(tensor.dtype).removeprefix("torch."), f"{size:,}")
+        for name, number in message.numbers.items():
+            table.add_row(way, name, "", "number", f"{number:g}")
+        table.add_row(way, "together, with names", "", "", f"{message.wire_bytes:,}", end_section=True)
+    console.print(table)
+    private = sorted(local.method.owned(Owner.PRIVATE))
+    console.print(f"never leaves: {', '.join(private) or 'no part of the model'}, and all data", highlight=False)
+
+
+@federation.command("new")
+def new_federation(
+    folder: Annotated[Path, typer.Argument(help="a new folder", show_default=False)],
+    sites: Annotated[str, typer.Option(help="names of the sites, with commas")],
+    host: Annotated[
+        str, typer.Option(help="the machine's name or address for all; change it in the files")
+    ] = "localhost",
+    port: Annotated[int, typer.Option(help="the server's port; those of the sites follow")] = 9440,
+) -> None:
+    """Write certificates, keys and settings for a server and its sites, and a README with the commands."""
+    with _extra():
+        from fedexperts.federation.places import README, new
+    new(folder, tuple(sites.split(",")), host, port)
+    console.print((folder / README).read_text(encoding="utf-8"), highlight=False, markup=False)
+
+
+@federation.command("run", context_settings=OPEN_ENDED)
+def run_federation(
+    context: typer.Context,
+    folder: Folder,
+    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedavg",
+    name: Annotated[str | None, typer.Option(help="the run's name (default: the method and a number)")] = None,
+    wait: Annotated[bool, typer.Option(help="show its progress until it is over")] = True,
+) -> None:
+    """Hand a run to the server, on its machine. Takes the options of `fedexperts run` and the method's own.
+
+    The same command with the same --name shows the progress of a run again.
+    """
+    with _extra():
+        from fedexperts.federation.runs import queue
+    run = queue(folder, method, no_more(context.args), name)
+    console.print(f"run: {run}", highlight=False)
+    if wait:
+        _watch(folder, run)
+
+
+def _watch(folder: Path, run: Path) -> None:
+    """Show a run's progress until it is over, and then how it went."""
+    from fedexperts.federation.runs import progress
+    from fedexperts.federation.service import FAILED
+    from fedexperts.measure import Record
+    from fedexperts.report.table import comparison_table
+
+    for line in progress(folder, run):
+        console.print(line, highlight=False, markup=False)
+    if (run / FAILED).exists():
+        raise FederationError((run / FAILED).read_text(encoding="utf-8"))
+    console.print(comparison_table([Record.load(run)]))
+    console.print(f"results: {run}\npage: fedexperts report {run}", highlight=False)
+
+
+@federation.command()
+def status(folder: Folder) -> None:
+    """Show which sites are there, where the run stands, and who is late."""
+    from rich.table import Table
+
+    with _extra():
+        from fedexperts.federation.board import STATUS, Board
+        from fedexperts.federation.certificates import expires
+        from fedexperts.federation.hub import SERVER
+        from fedexperts.federation.places import read_server
+    settings, known = read_server(folder), Board.read(folder / SERVER / STATUS)
+    if not known:
+        console.print("the server has not been started yet")
+        return
+    table = Table("site", "last heard of", "now", box=None)
+    for name in settings.sites:
+        ago = f"{max(0, time.time() - known['seen'][name]):.0f} s ago" if name in known.get("seen", {}) else "never"
+        doing = f"{known['doing']}, round {known['in_round']}" if name in known.get("waiting", []) else ""
+        table.add_row(name, ago, known.get("absent", {}).get(name, "") or doing)
+    console.print(table)
+    if "run" in known:
+        accuracy = f", test accuracy {100 * known['accuracy']:.2f} % in round {known['evaluated']}" * (
+            "accuracy" in known
+        )
+        over = ", finished" if known.get("finished") else f", failed: {known['failed']}" if "failed" in known else ""
+        done = f"run {known['run']} ({known['method']}): round {known.get('round', 0)} of {known['rounds']}"
+        console.print(f"{done}{accuracy}{over}", highlight=False)
+    console.print(f"the server's certificate is good until {expires(folder / SERVER):%Y-%m-%d}", highlight=False)
+
+
+@federation.command()
+def demo(
+    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedmoe-da",
+    rounds: Annotated[int, typer.Option(min=1, help="communication rounds")] = 10,
+    out: Annotated[Path | None, typer.Option(help="where (default: a new folder in runs/)")] = None,
+) -> None:
+    """Start a server and three sites on this machine, train on the embedded digits, and stop them again."""
+    with _extra():
+        from fedexperts.federation.demo import started
+        from fedexperts.federation.runs import queue
+    from fedexperts.api import claim
+
+    folder = out or claim(Path("runs") / "federation-demo", numbered=True)[0]
+    with started(folder) as data:
+        run = queue(folder, method, {**data, "rounds": rounds, "lr": 0.05, "epochs": 2}, None)
+        console.print(f"server and three sites started, over TLS; logs: {folder}/*/log.txt", highlight=False)
+        _watch(folder, run)
+
+
+@federation.command()
+def renew(
+    folder: Folder,
+    member: Annotated[str, typer.Option(help="a site, or 'server'")],
+) -> None:
+    """Make a new certificate for a member, good for a year; the member takes it in when it is started again."""
+    with _extra():
+        from fedexperts.federation.certificates import expires, issue
+        from fedexperts.federation.places import AUTHORITY
+    if not (folder / member / "own.crt").exists():
+        raise FederationError(f"{folder} has no member '{member}'")
+    issue(folder / AUTHORITY, folder / member, member)
+    console.print(f"{folder / member}: good until {expires(folder / member):%Y-%m-%d}", highlight=False)
+
+
+def _until_stopped() -> threading.Event:
+    """Is set when the process is asked to end; what it logs goes to the terminal."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+class _extra:  # noqa: N801 - reads like a word
+    """Within it a missing package is the missing extra."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            raise SettingsError(f"{error.name} is missing: pip install 'fedexperts[federation]'") from None
