@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,8 @@ def server(folder: Folder) -> None:
     """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was."""
     with _extra():
         from fedexperts.federation.service import serve_runs
-    serve_runs(folder, _until_stopped())
+    _service()
+    serve_runs(folder)
 
 
 def site(
@@ -56,7 +56,8 @@ def site(
     if show_outgoing:
         _show_outgoing(folder, holding, settings, part)
     else:
-        attend_site(folder, holding, _until_stopped())
+        _service()
+        attend_site(folder, holding)
 
 
 def _show_outgoing(folder: Path, holding: Any, settings: Any, part: int) -> None:
@@ -178,8 +179,11 @@ def demo(
     from fedexperts.api import claim
 
     folder = out or claim(Path("runs") / "federation-demo", numbered=True)[0]
+    values: dict[str, Any] = {"rounds": rounds, "lr": 0.1, "momentum": 0.9, "epochs": 5}
+    if method == "fedmoe-da":  # few clients have few neighbours
+        values |= {"asked": 1, "start": "own"}
     with started(folder) as data:
-        run = queue(folder, method, {**data, "rounds": rounds, "lr": 0.05, "epochs": 2}, None)
+        run = queue(folder, method, data | values, None)
         console.print(f"server and three sites started, over TLS; logs: {folder}/*/log.txt", highlight=False)
         _watch(folder, run)
 
@@ -199,13 +203,15 @@ def renew(
     console.print(f"{folder / member}: good until {expires(folder / member):%Y-%m-%d}", highlight=False)
 
 
-def _until_stopped() -> threading.Event:
-    """Is set when the process is asked to end; what it logs goes to the terminal."""
+def _service() -> None:
+    """Let the process go on until it is asked to end, and log to the terminal."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+        signal.signal(number, _leave)
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)
 
 
 class _extra:  # noqa: N801 - reads like a word

@@ -60,5 +60,5 @@ class Neighbourhood:
 
 
 def settings_for(method: str, task: Task, **values: Any) -> Settings:
-    own = {"method": method, "options": LIGHT.get(method, {})}
+    own = {"method": method, "options": values.pop("options", LIGHT.get(method, {}))}
     return Settings.check(task.settings.model_dump() | own | SMALL | values)

@@ -1,11 +1,10 @@
 """Where a federation stands, in a file that anybody on the server's machine can look at while it runs."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
-
-from fedexperts.files import write_atomically
 
 STATUS = "status.json"
 
@@ -19,7 +18,9 @@ class Board:
 
     def note(self, **known: Any) -> None:
         self.known |= known
-        write_atomically(self.path, json.dumps(self.known | {"at": time.time()}, indent=1))
+        new = self.path.with_name(self.path.name + ".new")
+        new.write_text(json.dumps(self.known | {"at": time.time()}, indent=1), encoding="utf-8")
+        os.replace(new, self.path)  # whole for whoever reads it; it need not outlive a crash
 
     @staticmethod
     def read(path: Path) -> dict[str, Any]:

@@ -147,12 +147,10 @@ class Coordinator(Server):
         """Those that have trained adopt from peers, if the method has that; all say how they do, if that is due."""
         evaluating = now.number % self.settings.evaluate_every == 0 or now.number == self.settings.rounds
         asked = list(self.specs) if evaluating else list(trained) if self.method.exchanges else []
-        results: list[Evaluation] = []
+        answers: dict[int, Answer] = {}
 
         def take(client: int, answer: Answer) -> None:
-            if answer.head.scores is not None:
-                results.append(answer.head.scores.of(client))
-            self._count(client, answer, now)
+            answers[client] = answer
             self._shelved(client, answer)
 
         shelves = dict(self._shelves) if self.method.exchanges else {}
@@ -167,12 +165,16 @@ class Coordinator(Server):
             )
             for client in asked
         }
-        self._gather(Task.CLOSE, now, requests, take)
+        results: list[Evaluation] = []
+        for client in self._gather(Task.CLOSE, now, requests, take):  # in order, whoever answered first
+            self._count(client, answers[client], now)
+            if (scores := answers[client].head.scores) is not None:
+                results.append(scores.of(client))
         if results:
             accuracy = sum(result.test_correct / result.test_samples for result in results) / len(results)
             self._note(accuracy=accuracy, evaluated=now.number)
             for observer in self.observers:
-                observer.evaluated(now.number, sorted(results, key=lambda result: result.client))
+                observer.evaluated(now.number, results)
 
     def _count(self, client: int, answer: Answer, now: Round) -> None:
         """What a site says that it has fetched from peers: none of it came by here."""

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -39,6 +39,7 @@ class Hub:
         self.seen: dict[str, float] = {}  # site → when it last asked or answered
         self._work: dict[str, _Work] = {}
         self._changed = threading.Condition()
+        self._closed = False
         calls = {"Next": self._next, "Answer": self._answer}
         self._server, self.port = serve(SERVICE, calls, folder, address, sites, workers=2 * len(sites) + 4)
 
@@ -67,7 +68,7 @@ class Hub:
     def _next(self, name: str, _: bytes) -> bytes:
         with self._changed:
             self.seen[name] = time.time()
-            self._changed.wait_for(lambda: name in self._work, WAIT)
+            self._changed.wait_for(lambda: name in self._work or self._closed, WAIT)
             work = self._work.get(name)
             return b"" if work is None else work.ticket + work.request
 
@@ -83,14 +84,19 @@ class Hub:
         return b""
 
     def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()  # nobody waits for work any more
         self._server.stop(grace=1).wait()
 
 
-def attend(site: Site, folder: Path, address: str, stop: threading.Event, back_off: float = 30.0) -> None:
-    """A site's end: ask for work, do it, bring the answer, until told to stop. A server that is away is waited for."""
+def attend(
+    site: Site, folder: Path, address: str, back_off: float = 30.0, wanted: Callable[[], bool] = lambda: True
+) -> None:
+    """A site's end: ask for work, do it, bring the answer, as long as wanted. A server that is away is waited for."""
     channel, pause = Channel(folder, address, SERVER), 0.5
     try:
-        while not stop.is_set():
+        while wanted():
             try:
                 work = channel.call(f"/{SERVICE}/Next", b"", WAIT + 10)
                 pause = 0.5
@@ -99,10 +105,10 @@ def attend(site: Site, folder: Path, address: str, stop: threading.Event, back_o
                     channel.call(f"/{SERVICE}/Answer", work[:_TICKET] + answer, 60)
             except UnreachableError as error:
                 log.info("%s; trying again in %.1f s", error, pause)
-                stop.wait(pause)
+                time.sleep(pause)
                 pause = min(2 * pause, back_off)
             except FederationError as error:
                 log.warning("%s", error)
-                stop.wait(pause)
+                time.sleep(pause)
     finally:
         channel.close()

@@ -2,7 +2,6 @@
 
 import fcntl
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,20 +31,20 @@ FAILED = "failed.txt"
 """Says in a run's folder why it ended before its last round."""
 
 
-def serve_runs(folder: Path, stop: threading.Event) -> None:
-    """Wait for runs and conduct them, one after another; one that was interrupted is continued."""
+def serve_runs(folder: Path) -> None:
+    """Wait for runs and conduct them one after another, for ever; one that was interrupted is continued."""
     settings = read_server(folder)
     with _alone(folder / SERVER):
         hub = Hub(folder / SERVER, settings.listen, settings.sites)
         board = Board(folder / SERVER / STATUS)
         log.info("listening at %s", settings.listen)
         try:
-            while not stop.is_set():
+            while True:
                 board.note(seen=dict(hub.seen))
                 for run in _waiting(folder / RUNS):
                     board.known = {}
                     _conduct(run, settings.sites, hub, settings.rules, board)
-                stop.wait(0.5)
+                time.sleep(0.5)
         finally:
             hub.close()
 
@@ -100,8 +99,8 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     return record
 
 
-def attend_site(folder: Path, holding: Holding, stop: threading.Event) -> None:
-    """Serve peers and do what the server asks, until told to stop."""
+def attend_site(folder: Path, holding: Holding) -> None:
+    """Serve peers and do what the server asks, for ever."""
     settings = SiteSettings.of(folder)
     with _alone(folder):
         spool = Spool(folder / "spool")
@@ -110,7 +109,7 @@ def attend_site(folder: Path, holding: Holding, stop: threading.Event) -> None:
         site = Site(folder, holding, peers.fetch, settings.address, settings.compute, settings.leaves)
         log.info("%s attends the server at %s", settings.name, settings.server)
         try:
-            attend(site, folder, settings.server, stop)
+            attend(site, folder, settings.server)
         finally:
             peers.close()
             served.stop(grace=1).wait()

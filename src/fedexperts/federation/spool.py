@@ -9,7 +9,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedexperts.errors import FederationError
 from fedexperts.federation.envelope import Name, Version, What, digest
-from fedexperts.files import write_atomically
 
 VERSIONS = 4
 """Of so many, the newest, a peer that is late can still be served."""
@@ -28,8 +27,8 @@ class Spool:
         new = target.with_name(f"new.{os.getpid()}")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        for what, raw in things.items():
-            write_atomically(new / what, raw)
+        for what, raw in things.items():  # not forced to the disk: what a crash spoils has another digest
+            (new / what).write_bytes(raw)
         shutil.rmtree(target, ignore_errors=True)  # the same version, from a step that died
         os.replace(new, target)
         for old in sorted(path for path in target.parent.iterdir() if not path.name.startswith("new."))[:-VERSIONS]:
