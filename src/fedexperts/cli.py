@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from fedexperts.cli_federation import federation, server, site
+from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_pool import analyse
 from fedexperts.config import EngineSettings, Frozen, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
@@ -34,6 +34,7 @@ app.add_typer(analyse)
 app.add_typer(federation)
 app.command(context_settings=OPEN_ENDED)(site)
 app.command()(server)
+app.command()(node)
 RUNS = Path("runs")
 MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,61 +29,73 @@ def server(folder: Folder) -> None:
 def site(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)],
-    part: Annotated[int, typer.Option(help="which client's share of the data set this site has, from 0")] = 0,
+    part: Annotated[int | None, typer.Option(help="which client's share of the data set this site has, from 0")] = None,
     show_outgoing: Annotated[bool, typer.Option(help="list what would leave, and send nothing")] = False,
     method: Annotated[str, typer.Option(help="show-outgoing: of which method")] = "fedavg",
 ) -> None:
     """Be a site: attend the server, train on the site's own data, until stopped.
 
-    Options of `fedexperts data` say which data; the same for all sites of a data set that is split among them.
+    Options of `fedexperts data` say which data; the same for all sites of a data set that is split among them. They
+    may stand in `site.toml` too.
     Example: fedexperts site consortium/hospital-a --data digits --clients 3 --part 0
     """
     with _extra():
-        from fedexperts.federation.local import Holding
         from fedexperts.federation.service import attend_site
-    from fedexperts import api
     from fedexperts.config import TaskSettings
-    from fedexperts.task import Task
 
     own = no_more(context.args)
-    chosen = {name: own.pop(name) for name in list(own) if name in TaskSettings.model_fields}
-    if not show_outgoing and own:
-        raise SettingsError(f"unknown option --{next(iter(own)).replace('_', '-')} of a site; see `fedexperts data`")
-    settings = api.settings_for(method, chosen | own)
-    task = Task.of(settings.part(TaskSettings))
-    if not 0 <= part < len(task.clients):
-        raise SettingsError(f"there is no part {part}: the data set is split among {len(task.clients)}, from 0")
-    holding = Holding.of(task, part)
+    data: dict[str, Any] = {name: own.pop(name) for name in list(own) if name in TaskSettings.model_fields}
+    if part is not None:
+        data["part"] = part
     if show_outgoing:
-        _show_outgoing(folder, holding, settings, part)
+        _show_outgoing(folder, data, method, own)
+    elif own:
+        raise SettingsError(f"unknown option --{next(iter(own)).replace('_', '-')} of a site; see `fedexperts data`")
     else:
         _service()
-        attend_site(folder, holding)
+        attend_site(folder, data)
 
 
-def _show_outgoing(folder: Path, holding: Any, settings: Any, part: int) -> None:
+def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[str, str]) -> None:
     from rich.table import Table
 
+    from fedexperts.api import settings_for
     from fedexperts.federation.envelope import Plan, PublicSpec
     from fedexperts.federation.local import Local
     from fedexperts.federation.places import SiteSettings
+    from fedexperts.federation.service import holding_of
     from fedexperts.methods import Owner
 
-    profile = holding.profile.model_dump()
+    site_settings = SiteSettings.of(folder)
+    holding = holding_of(site_settings, data)
+    values = {**site_settings.data, **data, **own}
+    part = int(values.pop("part", 0))
+    settings = settings_for(method, values)
+    profile = holding.profile.model_dump(exclude={"site"})
     spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
     plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=spec)
-    local = Local(plan, holding, {}, lambda *_: b"", SiteSettings.of(folder).leaves)
-    table = Table("where to", "tensor", "shape", "type", "bytes", box=None)
+    local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves)
+    table = Table("tensor", "shape", "type", "bytes", box=None)
     for way, message in local.outgoing().items():
+        table.add_row(f"[bold]{way}", "", "", f"[bold]{message.wire_bytes:,}")
         for name, tensor in message.tensors.items():
             size = tensor.numel() * tensor.element_size()
-            table.add_row(way, name, str(tuple(tensor.shape)), str(tensor.dtype).removeprefix("torch."), f"{size:,}")
+            kind = str(tensor.dtype).removeprefix("torch.")
+            table.add_row(f"  {name}", str(tuple(tensor.shape)), kind, f"{size:,}")
         for name, number in message.numbers.items():
-            table.add_row(way, name, "", "number", f"{number:g}")
-        table.add_row(way, "together, with names", "", "", f"{message.wire_bytes:,}", end_section=True)
+            table.add_row(f"  {name} = {number:g}", "", "number", "8")
     console.print(table)
     private = sorted(local.method.owned(Owner.PRIVATE))
-    console.print(f"never leaves: {', '.join(private) or 'no part of the model'}, and all data", highlight=False)
+    console.print(f"never leaves: {', '.join([*private, 'all data'])}", highlight=False)
+
+
+def node(folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)]) -> None:
+    """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay."""
+    with _extra():
+        from fedexperts.federation.service import served
+    _service()
+    with served(folder):
+        threading.Event().wait()
 
 
 @federation.command("new")

@@ -261,7 +261,7 @@ def _specs(settings: Settings, profiles: Mapping[int, Profile]) -> list[ClientSp
             id=client,
             model=settings.model[client % len(settings.model)],
             clients=len(profiles),
-            **profiles[client].model_dump(),
+            **profiles[client].model_dump(exclude={"site"}),
         )
         for client in sorted(profiles)
     ]

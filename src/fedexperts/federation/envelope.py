@@ -81,6 +81,7 @@ class Shelf(Frozen):
 class Profile(Frozen):
     """A site as it presents itself."""
 
+    site: Name | Literal[""] = ""  # its name, where the carrier does not know it
     shape: tuple[Count, ...] = Field(max_length=4)
     classes: int = Field(ge=1, le=10**6)
     samples: int = Field(ge=1, le=10**12)

@@ -31,16 +31,17 @@ class Holding:
 
     dataset: Dataset
     at: Callable[[int, int], ClientData]
+    site: str = ""  # whose it is
 
     @classmethod
-    def of(cls, task: Task, client: int) -> "Holding":
+    def of(cls, task: Task, client: int, site: str = "") -> "Holding":
         """One client's share of a task."""
-        return cls(task.dataset, lambda number, rounds: task.at(number, rounds)[client])
+        return cls(task.dataset, lambda number, rounds: task.at(number, rounds)[client], site)
 
     @property
     def profile(self) -> Profile:
         samples = len(self.at(1, 1).train)
-        return Profile(shape=self.dataset.shape, classes=self.dataset.classes, samples=samples)
+        return Profile(site=self.site, shape=self.dataset.shape, classes=self.dataset.classes, samples=samples)
 
     def spec(self, plan: Plan) -> ClientSpec:
         """The client that the plan means, if it is this one."""

@@ -13,7 +13,8 @@ from fedexperts.federation.coordinator import Rules
 from fedexperts.federation.envelope import Name
 from fedexperts.federation.hub import SERVER
 
-AUTHORITY, RUNS, README = "authority", "runs", "README.md"
+AUTHORITY, RUNS, FLOWER, README = "authority", "runs", "flower", "README.md"
+_APP = "federation_app"
 SERVER_SETTINGS, SITE_SETTINGS = "server.toml", "site.toml"
 PORT = 9440
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -38,6 +39,7 @@ class SiteSettings(Frozen):
     leaves: tuple[str, ...] | None = Field(
         default=None, description="parts that may leave this site; without it those that the method says"
     )
+    data: dict[str, Any] = Field(default_factory=dict, description="options of `fedexperts data`, and `part`")
     compute: dict[str, str] = Field(default_factory=dict, description="device and executor, if not by themselves")
 
     @classmethod
@@ -57,8 +59,8 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
     """Everything that a consortium needs, on one machine; each member's folder then goes to that member."""
     if folder.exists() and any(folder.iterdir()):
         raise FederationError(f"{folder} exists and is not empty; choose another folder")
-    if len(set(sites)) < len(sites) or SERVER in sites or AUTHORITY in sites or RUNS in sites:
-        raise FederationError(f"sites need names of their own, other than {SERVER}, {AUTHORITY} and {RUNS}")
+    if len(set(sites)) < len(sites) or {SERVER, AUTHORITY, RUNS, FLOWER} & set(sites):
+        raise FederationError(f"sites need names of their own, other than {SERVER}, {AUTHORITY}, {RUNS} and {FLOWER}")
     listening = ServerSettings.check({"listen": f"0.0.0.0:{port}", "sites": sites, "rules": rules or {}})
     make_authority(folder / AUTHORITY, folder.name)
     issue(folder / AUTHORITY, folder / SERVER, SERVER)
@@ -66,6 +68,13 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
     for number, name in enumerate(sites, 1):
         add(folder, name, host, port, port + number, sites)
     (folder / RUNS).mkdir()
+    flower = folder / FLOWER
+    flower.mkdir()
+    (flower / "pyproject.toml").write_text(tomli_w.dumps(_flower(folder)), encoding="utf-8")
+    (flower / f"{_APP}.py").write_text(
+        'from fedexperts.federation.flower import client_app, server_app\n\n__all__ = ["client_app", "server_app"]\n',
+        encoding="utf-8",
+    )
     (folder / README).write_text(_readme(folder, sites), encoding="utf-8")
 
 
@@ -84,8 +93,19 @@ def add(folder: Path, name: str, host: str, server_port: int, port: int, sites: 
     _write(folder / name / SITE_SETTINGS, settings)
 
 
+def _flower(folder: Path) -> dict[str, Any]:
+    """What `flwr run` wants to know."""
+    config = {"folder": str(folder.absolute()), "method": "fedavg", "rounds": 3, "name": "flower", "options": ""}
+    components = {"serverapp": f"{_APP}:server_app", "clientapp": f"{_APP}:client_app"}
+    return {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {"name": folder.name, "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
+        "tool": {"flwr": {"app": {"publisher": "fedexperts", "components": components, "config": config}}},
+    }
+
+
 def _write(path: Path, settings: Frozen) -> None:
-    path.write_text(tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    path.write_text(tomli_w.dumps(settings.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
 
 
 def _readme(folder: Path, sites: tuple[str, ...]) -> str:
@@ -99,6 +119,7 @@ def _readme(folder: Path, sites: tuple[str, ...]) -> str:
 | `server/` | the server | `server.toml`, its certificate and key |
 {rows}
 | `runs/` | the server | settings, history and state of every run |
+| `flower/` | whoever uses Flower instead of `fedexperts server` and `site` | the app directory for `flwr run` |
 
 Give each site its own folder and no other: a key is only its owner's. In each `site.toml` put the addresses right.
 

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedexperts.api import environment
-from fedexperts.config import Settings
-from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.config import Settings, TaskSettings
+from fedexperts.errors import FederationError, FedExpertsError, SettingsError
 from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.carrier import Carrier, introductions
 from fedexperts.federation.coordinator import Coordinator, Rules
@@ -20,10 +21,11 @@ from fedexperts.federation.hub import SERVER, Hub, attend
 from fedexperts.federation.local import Holding
 from fedexperts.federation.peers import Peers, serve_spool
 from fedexperts.federation.places import RUNS, SiteSettings, read_server
-from fedexperts.federation.site import Site
+from fedexperts.federation.site import SPOOL, Site
 from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
 from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, write_labels
+from fedexperts.task import Task, with_model
 
 log = logging.getLogger(__name__)
 
@@ -99,20 +101,45 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     return record
 
 
-def attend_site(folder: Path, holding: Holding) -> None:
+def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
+    """The data that a site's settings and its operator's options name."""
+    values = {**settings.data, **given}
+    part = int(values.pop("part", 0))
+    task = Task.of(TaskSettings.check(with_model(values)))
+    if not 0 <= part < len(task.clients):
+        raise SettingsError(f"there is no part {part}: the data set is split among {len(task.clients)}, from 0")
+    return Holding.of(task, part, settings.name)
+
+
+def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:
+    """The site that a folder is, and what it fetches from peers with."""
+    settings = SiteSettings.of(folder)
+    peers = Peers(folder, settings.peers)
+    holding = holding_of(settings, given or {})
+    return Site(folder, holding, peers.fetch, settings.address, settings.compute, settings.leaves), peers
+
+
+def attend_site(folder: Path, given: Mapping[str, Any]) -> None:
     """Serve peers and do what the server asks, for ever."""
     settings = SiteSettings.of(folder)
-    with _alone(folder):
-        spool = Spool(folder / "spool")
-        served, _ = serve_spool(spool, folder, settings.listen, settings.peers)
-        peers = Peers(folder, settings.peers)
-        site = Site(folder, holding, peers.fetch, settings.address, settings.compute, settings.leaves)
+    with _alone(folder), served(folder):
+        site, peers = site_in(folder, given)
         log.info("%s attends the server at %s", settings.name, settings.server)
         try:
             attend(site, folder, settings.server)
         finally:
             peers.close()
-            served.stop(grace=1).wait()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[None]:
+    """Within it a site's spool is served to its peers."""
+    settings = SiteSettings.of(folder)
+    server, _ = serve_spool(Spool(folder / SPOOL), folder, settings.listen, settings.peers)
+    try:
+        yield
+    finally:
+        server.stop(grace=1).wait()
 
 
 @contextmanager

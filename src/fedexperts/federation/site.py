@@ -13,6 +13,7 @@ from fedexperts.methods import Message, State
 
 log = logging.getLogger(__name__)
 
+SPOOL = "spool"
 OWN, MEMORY, HEARD = "own", "memory", "heard"
 """What a site keeps: the client's own tensors, what is no part of its model, what the server last said."""
 
@@ -35,7 +36,7 @@ class Site:
         """
         self.folder = folder
         self.holding = holding
-        self.spool = Spool(folder / "spool")
+        self.spool = Spool(folder / SPOOL)
         self._fetch = fetch
         self._address = address
         self._own = own or {}
