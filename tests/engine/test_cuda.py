@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 import torch
 from support import assert_close, assert_same_bits, finished, make_task, make_text_task, states
+from torch import nn
+from torch.func import functional_call, vmap
 
 from fedexperts.engine.executors import StackedExecutor
+from fedexperts.engine.patches import make_stackable
 from fedexperts.errors import SettingsError
 from fedexperts.methods import registry
 
@@ -16,6 +19,33 @@ TASK = make_task()
 
 def on_cpu(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.cpu() for name, tensor in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "filters", "kernel", "padding", "bias"),
+    [(3, 32, 6, 5, 0, True), (6, 14, 16, 5, 2, True), (20, 9, 40, 3, 1, False), (32, 14, 64, 5, 0, True)],
+)
+def test_stacked_convolutions_have_the_numbers_of_plain_ones(
+    channels: int, side: int, filters: int, kernel: int, padding: int, bias: bool
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    shapes = [(3, 50, channels, side, side), (3, filters, channels, kernel, kernel), (3, filters)][: 2 + bias]
+    given = [torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes]
+    layer = nn.Sequential(nn.Conv2d(channels, filters, kernel, padding=padding, bias=bias), nn.MaxPool2d(2))
+    make_stackable(layer)
+
+    def called(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return functional_call(layer, dict(zip(("0.weight", "0.bias"), weights, strict=False)), (x,))
+
+    expected = torch.stack([called(*client) for client in zip(*given, strict=True)])
+    slope = torch.randn(expected.shape, generator=draw, dtype=torch.float64)
+    expected = [expected, *torch.autograd.grad(expected, given, slope)]
+    on_gpu = [tensor.detach().float().cuda().requires_grad_() for tensor in given]
+    found = vmap(called)(*on_gpu)
+    found = [found, *torch.autograd.grad(found, on_gpu, slope.float().cuda())]
+    for one, other in zip(found, expected, strict=True):
+        error = (one.cpu().double() - other).norm() / other.norm()
+        assert error < 3e-6
 
 
 @pytest.mark.parametrize("name", registry())

@@ -40,6 +40,7 @@ class StepGraphs:
 
     def train(self, jobs: Sequence[Job]) -> None:
         main = torch.cuda.current_stream()
+        jobs = [job for job in jobs if job.lessons]  # in a round without lessons there is nothing to train
         for job in jobs:
             stream = self._stream(job)
             stream.wait_stream(main)

@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from fedexperts.engine.convolution import available, convolve, pool
 from fedexperts.models import BlockExperts, SparseExperts
 
 FEW = 2**14
@@ -18,6 +19,10 @@ class PatchConv2d(nn.Conv2d):
         (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        if available(x) and (sh, sw) == (1, 1):
+            bias = None if self.bias is None else self.bias.to(dtype)
+            weight = self.weight.permute(0, 2, 3, 1).to(dtype)
+            return convolve(x.permute(0, 2, 3, 1).to(dtype), weight, bias, (ph, pw)).permute(0, 3, 1, 2)
         x = nn.functional.pad(x, (pw, pw, ph, ph)).to(dtype)
         # With the channels last, as the data come and as this leaves them, a patch is a few long stretches of memory.
         patches = x.permute(0, 2, 3, 1).unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
@@ -26,6 +31,15 @@ class PatchConv2d(nn.Conv2d):
         out: Tensor = _PatchProduct.apply(patches.reshape(samples, rows * columns, -1), weight)  # type: ignore[no-untyped-call]
         out = out if self.bias is None else out + self.bias
         return out.reshape(samples, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+class PatchPool2d(nn.MaxPool2d):
+    """The same numbers as `nn.MaxPool2d(2)`, whose gradient is slow with the channels last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if available(x):
+            return pool(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return cast(Tensor, super().forward(x))
 
 
 class _PatchProduct(torch.autograd.Function):
@@ -56,7 +70,7 @@ class _PatchProduct(torch.autograd.Function):
 
 
 def make_stackable(model: nn.Module) -> None:
-    """Turn a model's plain convolutions into products over patches, and experts into blocks, in place."""
+    """Turn a model's plain convolutions, 2×2 poolings and experts into those that are quick in a stack, in place."""
     for part in model.modules():
         if type(part) is SparseExperts:
             part.__class__ = BlockExperts
@@ -68,3 +82,10 @@ def make_stackable(model: nn.Module) -> None:
             and not isinstance(part.padding, str)
         ):
             part.__class__ = PatchConv2d
+        elif (
+            type(part) is nn.MaxPool2d
+            and (part.kernel_size, part.stride, part.padding, part.dilation) == (2, 2, 0, 1)
+            and not part.ceil_mode
+            and not part.return_indices
+        ):
+            part.__class__ = PatchPool2d

@@ -1,5 +1,7 @@
 """FedEMoE's shared expert: a tree of mixtures in a fixed number of places, so that it grows without changing shape."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor, nn
 
@@ -51,11 +53,10 @@ class ElasticExpert(nn.Module):
         shares = (kept / kept.sum(2, keepdim=True)).flatten(1)  # samples × (routers · branches)
         places = torch.arange(shares.shape[1], device=x.device)
         # A product with zeros and ones, not a lookup: its gradient is added up in the same order every time.
-        is_place = ((self.routes * self.branches + self.turns)[..., None] == places).to(
-            shares
-        )  # limit × depth × places
-        along = torch.where(self.routes >= 0, torch.einsum("sp,ldp->sld", shares, is_place), 1).prod(2)
-        return along * self.exists
+        is_place = (self.routes * self.branches + self.turns)[..., None] == places  # limit × depth × places
+        along = torch.where(self.routes >= 0, torch.einsum("sp,ldp->sld", shares, is_place.to(shares)), 1)
+        # Not `along.prod(2)`: its gradient asks the host whether there are zeros, which no CUDA graph can capture.
+        return reduce(torch.mul, along.unbind(2)) * self.exists
 
     def forward(self, x: Tensor, asked: Tensor | None = None) -> Tensor:
         """`asked`: for which samples it counts as used (all)."""
