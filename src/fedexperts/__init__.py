@@ -4,17 +4,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedexperts.api import Result, load, resume, run
+    from fedexperts.client import Client
     from fedexperts.config import Settings
     from fedexperts.errors import FedExpertsError
+    from fedexperts.export import load_exported
     from fedexperts.methods import Method, registry
+    from fedexperts.models import split
     from fedexperts.task import Task
 
 _HOMES = {
-    "Result": "api", "load": "api", "resume": "api", "run": "api", "Settings": "config", "FedExpertsError": "errors",
-    "Method": "methods", "registry": "methods", "Task": "task",
+    "Client": "client", "Result": "api", "load": "api", "resume": "api", "run": "api", "Settings": "config",
+    "FedExpertsError": "errors", "Method": "methods", "registry": "methods", "split": "models", "Task": "task",
+    "load_exported": "export",
 }  # fmt: skip
 
-__all__ = ["FedExpertsError", "Method", "Result", "Settings", "Task", "load", "registry", "resume", "run"]
+__all__ = [
+    "Client", "FedExpertsError", "Method", "Result", "Settings", "Task", "load", "load_exported", "registry", "resume",
+    "run", "split",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

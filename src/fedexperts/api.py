@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexperts.config import Settings, TaskSettings, TrainSettings
-from fedexperts.engine import Observer, Simulation, scaled
-from fedexperts.engine.executors import QUERY_BATCH, numerics
+from fedexperts.client import Client
+from fedexperts.config import EngineSettings, Settings, TaskSettings, TrainSettings
+from fedexperts.engine import ClientModel, Joining, Observer, Simulation
 from fedexperts.engine.store import MANIFEST
-from fedexperts.errors import DataError, DivergedError, SavedStateError, SettingsError, suggestion
+from fedexperts.errors import DivergedError, SavedStateError, SettingsError, suggestion
+from fedexperts.export import save_model
 from fedexperts.files import write_atomically
 from fedexperts.measure import (
     FETCHES,
@@ -35,6 +36,8 @@ from fedexperts.measure import (
     Kind,
     Record,
     Row,
+    curve,
+    read_labels,
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
@@ -70,27 +73,39 @@ class Result:
         """Every client's complete model as named tensors."""
         return [self.simulation.client_state(k) for k in range(len(self.simulation.specs))]
 
-    def predict(self, client: int, inputs: np.ndarray | Sequence[str]) -> np.ndarray:
+    def model(self, client: int | str) -> ClientModel:
+        """A client's model as it would be used now, by its number or its name."""
+        return ClientModel.of(self.simulation, self.simulation.task.number(client))
+
+    def predict(self, client: int | str, inputs: Any) -> np.ndarray:
         """Class probabilities of a client's model for samples like those of the task's data set, or for plain texts.
 
         Images are uint8, samples × channels × height × width.
         """
-        simulation = self.simulation
-        if not 0 <= client < len(simulation.specs):
-            raise DataError(f"there is no client {client}; there are {len(simulation.specs)}, numbered from 0")
-        try:
-            samples = torch.from_numpy(simulation.task.dataset.like_own(inputs))
-        except DataError as error:
-            raise DataError(f"client {client} takes {error}") from None
-        x = scaled(samples.to(simulation.device), simulation.data.dtype)
-        program = simulation.fleet.program(client)
-        program.train_only(())
-        predict = program.bind(simulation.method.predict)
-        state, received = simulation.client_state(client), simulation.method.heard(simulation.message_for(client))
-        with torch.no_grad(), numerics(simulation.settings.precision):
-            logits = torch.cat([predict(state, piece, received) for piece in torch.split(x, QUERY_BATCH)])
-        probabilities: np.ndarray = logits.softmax(1).cpu().numpy()
-        return probabilities
+        return self.model(client).predict(inputs)
+
+    def export(self, client: int | str, folder: str | Path) -> Path:
+        """Write a client's model so that it can be used without the run: `fedexperts.load_exported(folder)`."""
+        number, record = self.simulation.task.number(client), self.record
+        tested = {kind: figure.clients[number] for kind, figure in record.figures.items()}
+        return save_model(self.model(number), Path(folder), tested, record.environment)
+
+    def adapt(self, client: Client, observers: Sequence[Observer] = (), rounds: int = 10, **values: Any) -> "Joined":
+        """Let a new client join: it gets the shared parts as they are now, and trains its own for some rounds.
+
+        `values`: how to train, where that differs from the run (lr, epochs …). Nothing leaves the client, and the run
+        is not changed.
+        """
+        history = History(None)
+        known = {*TrainSettings.model_fields, *EngineSettings.model_fields}
+        if unknown := [name for name in values if name not in known]:
+            raise SettingsError(f"unknown setting '{unknown[0]}' of how to train{suggestion(unknown[0], known)}")
+        joining = Joining.of(self.simulation, client, (history, *observers), rounds=rounds, **values)
+        joining.run()
+        figures = curve(history.rows).figures()
+        return Joined(
+            ClientModel.of(joining, joining.client), figures, history.rows, joining.trains, environment(joining.device)
+        )
 
     def report(self, path: str | Path) -> Path:
         """Write the page of this run."""
@@ -99,9 +114,29 @@ class Result:
         return write_page([self.record], Path(path))
 
 
+@dataclass(frozen=True)
+class Joined:
+    """A client that has joined a finished run."""
+
+    model: ClientModel = field(repr=False)
+    figures: dict[Kind, Figure]  # its test accuracy
+    history: Sequence[Row] = field(repr=False)
+    trained: Sequence[str]  # the parts that it trained; the others it has from the run
+    environment: dict[str, str] = field(repr=False)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write its model so that it can be used anywhere: `fedexperts.load_exported(folder)`."""
+        tested = {kind: figure.mean for kind, figure in self.figures.items()}
+        return save_model(self.model, Path(folder), tested, self.environment)
+
+
+Given = Task | Sequence[Client]
+"""A task, or the clients that make one."""
+
+
 def run(
     method: str,
-    task: Task | None = None,
+    task: Given | None = None,
     *,
     out: str | Path | None = None,
     observers: Sequence[Observer] = (),
@@ -109,9 +144,14 @@ def run(
 ) -> Result:
     """Train a method on a task: `run("fedmoe", Task.of(data="digits"), rounds=50, gate_width=32)`.
 
+    The task may be a list of clients with their own data: `run("fedmoe", [Client("north", …), …])`.
+
     `values` are settings (see `fedexperts.Settings`) and the method's own options by name. With `out`, the run is saved
     there, with checkpoints; without, nothing is written.
     """
+    if task is not None and not isinstance(task, Task):
+        own = {"class_names", "common_model", "name", *TaskSettings.model_fields}
+        task = Task.of_clients(task, **{name: values.pop(name) for name in list(values) if name in own})
     if task is not None:
         given = task.settings.model_dump()
         if clash := sorted(name for name in values if name in given):
@@ -193,16 +233,17 @@ def claim(folder: Path, numbered: bool) -> tuple[Path, list[Path]]:
 
 
 def resume(
-    folder: str | Path, observers: Sequence[Observer] = (), data_dir: Path | None = None, task: Task | None = None
+    folder: str | Path, observers: Sequence[Observer] = (), data_dir: Path | None = None, task: Given | None = None
 ) -> Result:
     """Continue a run from its last checkpoint to its end; the result is as if it had never stopped.
 
-    A run on a task of one's own making is given that task again.
+    A run on a task of one's own making, or on clients that were given in Python, is given them again.
     """
     folder = Path(folder)
     if (folder / SUMMARY).exists():
         return load(folder, data_dir, task)
-    simulation, history = _assemble(_saved_settings(folder, data_dir), task, folder, observers)
+    settings = _saved_settings(folder, data_dir)
+    simulation, history = _assemble(settings, _again(task, settings, folder), folder, observers)
     if (folder / STATE / MANIFEST).exists():
         simulation.restore()
         return _complete(simulation, history, folder, _before(simulation, folder))
@@ -211,13 +252,22 @@ def resume(
     return _complete(simulation, history, folder, _begin(simulation, folder, observers))
 
 
-def load(folder: str | Path, data_dir: Path | None = None, task: Task | None = None) -> Result:
-    """A finished run with its models."""
+def load(folder: str | Path, data_dir: Path | None = None, task: Given | None = None) -> Result:
+    """A finished run with its models. Clients that were given in Python are given again."""
     folder = Path(folder)
-    record = Record.load(folder)
-    simulation, _ = _assemble(_saved_settings(folder, data_dir), task, folder, ())
+    record, settings = Record.load(folder), _saved_settings(folder, data_dir)
+    simulation, _ = _assemble(settings, _again(task, settings, folder), folder, ())
     simulation.restore()
     return Result(record, simulation, folder, _before(simulation, folder))
+
+
+def _again(task: Given | None, settings: Settings, folder: Path) -> Task | None:
+    """The task of a saved run, where clients are given again that were given in Python."""
+    if task is None or isinstance(task, Task):
+        return task
+    names = read_labels(folder / LABELS)[0] if (folder / LABELS).exists() else None
+    kept = settings.part(TaskSettings).model_dump(include={"seed", "validation_fraction", "vocabulary", "text_length"})
+    return Task.of_clients(task, names, settings.common_model, settings.data, **kept)
 
 
 def _saved_settings(folder: Path, data_dir: Path | None) -> Settings:
@@ -302,7 +352,7 @@ def _before(simulation: Simulation, folder: Path) -> Record | None:
 def _complete(simulation: Simulation, history: History, folder: Path | None, before: Record | None) -> Result:
     task = simulation.task
     if folder is not None:
-        write_labels(folder / LABELS, task.dataset.class_names, task.counts)
+        write_labels(folder / LABELS, task.dataset.class_names, task.client_names, task.counts)
     simulation.run()
     record = Record(
         settings=simulation.settings,
@@ -310,12 +360,14 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         rows=history.rows,
         counts=task.counts,
         class_names=task.dataset.class_names,
+        client_names=task.client_names,
         notes=[note for note in (simulation.note, simulation.method.note) if note]
         + list(simulation.method.remarks(simulation.server))
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device),
         seconds=simulation.seconds,
+        fingerprint=simulation.fingerprint,
         folder=folder,
     )
     if folder is not None:

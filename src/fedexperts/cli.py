@@ -3,19 +3,19 @@
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 
 from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_pool import analyse
-from fedexperts.config import EngineSettings, Frozen, TaskSettings, TrainSettings, read_toml
+from fedexperts.cli_results import results
+from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
+from fedexperts.options import takes
 from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
 
 if TYPE_CHECKING:
@@ -35,44 +35,10 @@ app.add_typer(federation)
 app.command(context_settings=OPEN_ENDED)(site)
 app.command()(server)
 app.command()(node)
+app.add_typer(results)
 RUNS = Path("runs")
 MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
-
-
-def takes(*kinds: type[Frozen]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of these settings; it finds those that were used in `values`."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
-
-        def wrapped(**arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in fields}
-            command(**arguments, values={name: value for name, value in given.items() if value is not None})
-
-        own = inspect.signature(command).parameters
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for name, p in own.items() if name != "values"]
-        parameters += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(field))
-            for name, field in fields.items()
-        ]
-        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
-        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-        return wrapped
-
-    return decorate
-
-
-def _option(field: FieldInfo) -> Any:
-    kind: Any = field.annotation
-    if get_origin(kind) in (Union, UnionType):
-        kind = next(choice for choice in get_args(kind) if choice is not type(None))
-    default = field.default
-    if get_origin(kind) is tuple:
-        kind, default = str, ",".join(default)
-    shown = "" if default is None else f"  [default: {str(default).lower() if isinstance(default, bool) else default}]"
-    return Annotated[kind | None, typer.Option(help=f"{field.description}{shown}", show_default=False)]
 
 
 def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) -> dict[str, Any]:
@@ -317,7 +283,7 @@ def data(
     for k, (client, row) in enumerate(zip(task.clients, task.counts, strict=True)):
         counts = [str(n) if n else "·" for n in row] if names else []
         sizes = [int((row > 0).sum()), len(client.train), len(client.validation), len(client.test)]
-        table.add_row(str(k), *counts, *map(str, sizes))
+        table.add_row(task.client_names[k], *counts, *map(str, sizes))
     for column in table.columns:
         column.no_wrap, column.justify = True, "right"
     console.print(table)

@@ -29,7 +29,7 @@ def server(folder: Folder) -> None:
 def site(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)],
-    part: Annotated[int | None, typer.Option(help="which client's share of the data set this site has, from 0")] = None,
+    part: Annotated[str | None, typer.Option(help="the client of the data that this site is: number or name")] = None,
     show_outgoing: Annotated[bool, typer.Option(help="list what would leave, and send nothing")] = False,
     method: Annotated[str, typer.Option(help="show-outgoing: of which method")] = "fedavg",
 ) -> None:
@@ -69,9 +69,9 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     site_settings = SiteSettings.of(folder)
     holding = holding_of(site_settings, data)
     values = {**site_settings.data, **data, **own}
-    part = int(values.pop("part", 0))
-    settings = settings_for(method, values)
-    profile = holding.profile.model_dump(exclude={"site"})
+    values.pop("part", None)
+    settings, part = settings_for(method, values), holding.number
+    profile = holding.profile.model_dump(include={"shape", "classes", "samples"})
     spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
     plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=spec)
     local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves)

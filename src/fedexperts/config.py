@@ -35,7 +35,7 @@ ClientNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn)]
 Seeds = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 
 DriftName = Literal["none", "sudden", "gradual"]
-PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared"]
+PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared", "own"]
 
 
 def absolute(folder: Path | None) -> Path | None:
@@ -73,7 +73,9 @@ class TaskSettings(Frozen):
     """Which data, who has which part of it, and which model each client runs."""
 
     data: str = Field(
-        "digits", description="data set, see `fedexperts data`, or a .csv or .jsonl file with columns text and label"
+        "digits",
+        description="data set, see `fedexperts data`; a .csv or .jsonl file with columns text and label; or a folder "
+        "with a folder for each client, with a slash (clients/)",
     )
     data_dir: Path | None = Field(None, description="folder with the data files (else $FEDEXPERTS_DATA)")
     download: bool = Field(False, description="fetch the set from Hugging Face if the folder lacks it (extra 'hub')")
@@ -84,8 +86,13 @@ class TaskSettings(Frozen):
         20_000, ge=1, description="texts: words that are known, the most frequent of all clients' training data"
     )
     text_length: int = Field(100, ge=1, description="texts: how many words are read, from the first on")
+    image_size: int | None = Field(
+        None, ge=1, description="folders of pictures: make all of them so many pixels high and wide"
+    )
     clients: int = Field(10, ge=1, description="number of clients N")
-    partition: PartitionName = Field("pathological", description="how the set is split over the clients")
+    partition: PartitionName = Field(
+        "pathological", description="how the set is split over the clients; own: they bring their own data"
+    )
     classes_per_client: int = Field(2, ge=1, description="pathological: classes that a client has")
     balanced: bool = Field(True, description="pathological: equal counts, or Dirichlet(alpha) counts")
     alpha: float = Field(0.1, gt=0, description="Dirichlet parameter: smaller is more uneven")
@@ -114,12 +121,16 @@ class TaskSettings(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _file(cls, values: Any) -> Any:
-        """A file of one's own may be named with its path: its folder is the data folder."""
+        """A file or a folder of one's own may be named with its path: what it lies in is the data folder.
+
+        A folder's name ends with a slash.
+        """
         data = values.get("data")
-        if not isinstance(data, str) or not Path(data).suffix:
+        if not isinstance(data, str) or not (Path(data).suffix or "/" in data):
             return values
         path = Path(values.get("data_dir") or "", data)
-        return {**values, "data": path.name, "data_dir": path.parent}
+        is_folder = data.endswith("/") or path.expanduser().is_dir()
+        return {**values, "data": path.name + "/" * is_folder, "data_dir": path.parent}
 
     @field_validator("model")
     @classmethod

@@ -16,6 +16,10 @@ class DataError(FedExpertsError):
     """A data set that cannot be read, or a partition of it that cannot exist."""
 
 
+class ModelError(FedExpertsError):
+    """A model that does not fit the data, or cannot be trained here."""
+
+
 class MethodError(FedExpertsError):
     """A method that does not fit its task."""
 

@@ -39,12 +39,30 @@ def split(owned: Array, labels: Array, settings: TaskSettings, client: int) -> C
             f"lower test_fraction={settings.test_fraction:g} "
             f"or validation_fraction={settings.validation_fraction:g}"
         )
-    rng = stream(settings.seed, "split", client)
+    return ClientData(*_dealt(owned, labels, (validation, test), settings.seed, client))
+
+
+def split_own(train: Array, test: Array, labels: Array, settings: TaskSettings, client: int, name: str) -> ClientData:
+    """A client that brings its own test data: of its training data `validation_fraction` is for validation."""
+    validation = max(1, round(len(train) * settings.validation_fraction))
+    if len(train) - validation < MIN_TRAIN or not len(test):
+        raise DataError(
+            f"client {name} has {len(train)} training and {len(test)} test samples; {MIN_TRAIN + 1} to train and to "
+            "choose the round by, and 1 to test, are the least"
+        )
+    kept, held_out, _ = _dealt(train, labels, (validation, 0), settings.seed, client)
+    return ClientData(kept, held_out, test)
+
+
+def _dealt(owned: Array, labels: Array, sizes: tuple[int, int], seed: int, client: int) -> list[Indices]:
+    """Samples for training, validation and testing, so many for the latter two, each with the mix of classes of all."""
+    validation, test = sizes
+    rng = stream(seed, "split", client)
     _, own_labels, have = np.unique(labels[owned], return_inverse=True, return_counts=True)
     tested = apportion(np.array([test]), have[None], rng)[0]
     validated = apportion(np.array([validation]), (have - tested)[None], rng)[0]
     counts = np.stack([have - tested - validated, validated, tested])
-    return ClientData(*(owned[places] for places in deal(own_labels, counts, rng)))
+    return [owned[places] for places in deal(own_labels, counts, rng)]
 
 
 def label_counts(parts: Sequence[Array], labels: Array, classes: int) -> Indices:

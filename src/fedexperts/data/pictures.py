@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -10,17 +10,58 @@ from fedexperts.data.parts import Array, Found, Part, reading
 from fedexperts.data.registry import SetInfo
 from fedexperts.errors import DataError
 
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+"""Files of these names are pictures."""
+GREY = ("1", "L", "LA")
+EIGHT_BIT = (*GREY, "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+"""Pillow's modes of pictures that have a byte per channel."""
 
-def decode(pictures: Sequence[tuple[str, Path | BinaryIO]], info: SetInfo) -> Array:
-    """Pictures, each with a name for errors, as N×H×W×C. They must have the set's own size."""
+
+def _pillow(what: str) -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise DataError(f"the pictures of {info.title} need Pillow: pip install 'fedexperts[images]'") from None
+        raise DataError(f"{what} need Pillow: pip install 'fedexperts[images]'") from None
+    return Image
+
+
+def in_folder(folder: Path) -> list[Path]:
+    """The pictures in a folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+
+
+def read_own(paths: Sequence[Path], size: int | None = None, channels: int | None = None) -> Array:
+    """Pictures of the user's own as N×C×H×W: grey if all are, else coloured; all of one size, or made size×size."""
+    image_module = _pillow("pictures")
+    found: list[Any] = []
+    for path in paths:
+        with reading(path, "a picture"), image_module.open(path) as image:
+            if image.mode not in EIGHT_BIT:
+                raise DataError(
+                    f"{path} has more than a byte per channel (mode {image.mode}); save it with 8 bits, or give arrays "
+                    "(.npz) that are scaled as you want them"
+                )
+            if size is not None:
+                image = image.convert("L" if image.mode in GREY else "RGB").resize((size, size))
+            if found and image.size != found[0].size:
+                (w, h), (width, height) = image.size, found[0].size
+                raise DataError(
+                    f"{path} is {w}×{h}, {paths[0]} {width}×{height}; give --image-size, for instance "
+                    f"{min(w, h, width, height)}, and all are made of that size"
+                )
+            found.append(image.copy())
+    grey = channels == 1 or (channels is None and all(image.mode in GREY for image in found))
+    pixels = np.stack([np.asarray(image.convert("L" if grey else "RGB")) for image in found])
+    return np.ascontiguousarray(pixels[:, None] if grey else np.moveaxis(pixels, 3, 1))
+
+
+def decode(pictures: Sequence[tuple[str, Path | BinaryIO]], info: SetInfo) -> Array:
+    """Pictures, each with a name for errors, as N×H×W×C. They must have the set's own size."""
+    image_module = _pillow(f"the pictures of {info.title}")
     channels, height, width = info.shape or (0, 0, 0)
     values = np.empty((len(pictures), height, width, channels), np.uint8)
     for row, (where, source) in enumerate(pictures):
-        with reading(where, "a picture"), Image.open(source) as image:
+        with reading(where, "a picture"), image_module.open(source) as image:
             if image.size != (width, height):
                 raise DataError(f"{where} is {image.width}×{image.height}; {info.name} is {width}×{height}")
             # A few pictures of the coloured sets are grey

@@ -2,6 +2,7 @@
 
 import string
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedexperts.errors import DataError, suggestion
 
@@ -162,6 +163,8 @@ def find(name: str) -> SetInfo:
         return by_name[_plain(name)]
     except KeyError:
         hint = suggestion(name.lower(), known())
+        if Path(name).is_dir():
+            hint = f"; a folder of clients is given with a slash: {name}/."
         raise DataError(f"unknown data set '{name}'{hint or '.'} Known are: {', '.join(known())}") from None
 
 

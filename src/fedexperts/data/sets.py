@@ -4,14 +4,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
 from fedexperts.data import hub, own, plain, publisher
 from fedexperts.data.counts import apportion, deal
+from fedexperts.data.form import Form, Kind
 from fedexperts.data.parts import Array, Found, Indices, check_labels, checked
 from fedexperts.data.registry import SetInfo, find, known
+from fedexperts.data.scale import Scale, Sums
 from fedexperts.data.words import Vocabulary
 from fedexperts.errors import DataError
 from fedexperts.randomness import stream
@@ -25,40 +27,53 @@ class Dataset:
 
     name: str
     inputs: Array
-    """Images: uint8, N×C×H×W. Texts: N strings, or N×length numbers of words (int32), which is what models read."""
+    """Images: uint8, N×C×H×W. Values, of tables and the like: float32, N×…, which models take as they are. Texts: N
+
+    strings, or N×length numbers of words (int32), which is what models read.
+    """
     labels: Indices
     class_names: tuple[str, ...]
     note: str = ""
     """Where the data came from and how it differs from what was published."""
     vocabulary: Vocabulary | None = None
     """Whose numbers the words have, where texts are numbers."""
+    columns: tuple[str, ...] = ()
+    """The features of a table, where they have names."""
+    scale: Scale | None = None
+    """Of a table's columns; `inputs` are as they came."""
 
     def __post_init__(self) -> None:
-        is_image = self.inputs.dtype == np.uint8 and self.inputs.ndim == 4 and self.inputs.flags.c_contiguous
-        is_text = self.inputs.dtype.kind == "U" and self.inputs.ndim == 1
-        is_words = self.inputs.dtype == np.int32 and self.inputs.ndim == 2
-        if not (is_image or is_text or is_words) or is_words != (self.vocabulary is not None):
+        dtype, ndim = self.inputs.dtype, self.inputs.ndim
+        is_image = dtype == np.uint8 and ndim == 4 and self.inputs.flags.c_contiguous
+        is_values = dtype == np.float32 and ndim in (2, *range(4, 9)) and self.inputs.flags.c_contiguous
+        is_text = dtype.kind == "U" and ndim == 1
+        is_words = dtype == np.int32 and ndim == 2
+        if not (is_image or is_values or is_text or is_words) or is_words != (self.vocabulary is not None):
             raise DataError(
-                f"data set '{self.name}' has {self.inputs.dtype} inputs of shape {self.inputs.shape}; "
-                "images are contiguous uint8 of shape (N, C, H, W), texts strings of shape (N,), "
-                "their words int32 of shape (N, length) with a vocabulary"
+                f"data set '{self.name}' has {dtype} inputs of shape {self.inputs.shape}; "
+                "images are contiguous uint8 of shape (N, C, H, W), values float32 of shape (N, features) or of four "
+                "dimensions and more, texts strings of shape (N,), their words int32 of shape (N, length) with a "
+                "vocabulary"
             )
         check_labels(f"data set '{self.name}'", self.labels, len(self.inputs), self.classes)
 
     @property
-    def kind(self) -> Literal["image", "text", "words"]:
+    def kind(self) -> Kind:
         if self.vocabulary is not None:
             return "words"
-        return "text" if self.inputs.dtype.kind == "U" else "image"
+        if self.inputs.dtype.kind == "U":
+            return "text"
+        return "image" if self.inputs.dtype == np.uint8 else "values"
+
+    @property
+    def form(self) -> Form:
+        """What one of its samples is."""
+        return Form(self.kind, tuple(self.inputs.shape[1:]), self.vocabulary, self.columns, self.scale)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample, for a model: channels, height and width, or a text's words and how many numbers a word can be.
-
-        A text is so many one-hot rows, of which only the places of the ones are kept.
-        """
-        rest = tuple(self.inputs.shape[1:])
-        return rest if self.vocabulary is None else (*rest, len(self.vocabulary))
+        """Of one sample, for a model."""
+        return self.form.model_shape
 
     @property
     def classes(self) -> int:
@@ -77,18 +92,6 @@ class Dataset:
         note = _together(self.note, f"{samples:,} of its {len(self):,} samples")
         return replace(self, inputs=self.inputs[places], labels=self.labels[places], note=note)
 
-    def like_own(self, inputs: Array | Sequence[str]) -> Array:
-        """Samples from elsewhere as this set has its own; plain texts become numbers of words."""
-        found, words = np.asarray(inputs), self.vocabulary
-        if words is not None and found.dtype.kind == "U" and found.ndim == 1:
-            return words.encode(found.tolist(), self.inputs.shape[1])
-        fits = found.dtype == self.inputs.dtype and found.shape[1:] == self.inputs.shape[1:]
-        if not fits or (words is not None and not ((found >= 0) & (found < len(words))).all()):
-            kind = "uint8 images" if words is None else f"texts, or int32 numbers of words below {len(words)}"
-            sizes = ", ".join(map(str, ("samples", *self.inputs.shape[1:])))
-            raise DataError(f"{kind} of shape ({sizes}), not {found.dtype} of shape {found.shape}")
-        return found
-
     def in_words(self, known: Indices, vocabulary: int, length: int) -> Self:
         """Texts as numbers of words: those are known that are among the most frequent in the `known` samples.
 
@@ -100,6 +103,15 @@ class Dataset:
         known_words = f"{len(words.words):,} words known from training data"
         note = _together(self.note, f"the first {length:,} words of each text, {known_words}")
         return replace(self, inputs=words.encode(self.inputs.tolist(), length), vocabulary=words, note=note)
+
+    def on_one_scale(self, owned: Sequence[Indices]) -> Self:
+        """A table whose columns models get with mean 0 and spread 1, over these samples of every client together.
+
+        With the clients' training samples there, nothing that is tested on plays a part. It presumes that clients add
+        up the sums and squares of their columns before the first round, as they do with the counts of words.
+        """
+        scale = Scale.of(Sums.of(self.inputs[own]) for own in owned)
+        return replace(self, scale=scale, note=_together(self.note, "columns on one scale, from training data"))
 
 
 def load(name: str, data_dir: Path | str | None = None, download: bool = False) -> Dataset:

@@ -1,8 +1,13 @@
 """Train many clients at once or one by one; rounds; saved state."""
 
-from fedexperts.engine.batches import DeviceData, scaled
+from fedexperts.engine.batches import DeviceData
+from fedexperts.engine.client_model import ClientModel
 from fedexperts.engine.cohort import Cohort, Job, Query
+from fedexperts.engine.joining import Joining
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.rounds import Simulation, specs_for
 
-__all__ = ["Cohort", "DeviceData", "Evaluation", "Job", "Observer", "Query", "Simulation", "scaled", "specs_for"]
+__all__ = [
+    "ClientModel", "Cohort", "DeviceData", "Evaluation", "Job", "Joining", "Observer", "Query", "Simulation",
+    "specs_for",
+]  # fmt: skip

@@ -17,7 +17,7 @@ from fedexperts.randomness import stream
 class DeviceData:
     """A whole set on the device: images as uint8, channels last, turned into numbers in [-1, 1] only batch by batch.
 
-    Texts as numbers of words, which stay as they are.
+    Texts as numbers of words, a table's rows with their columns on one scale.
     """
 
     inputs: Tensor
@@ -26,7 +26,7 @@ class DeviceData:
 
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> "DeviceData":
-        inputs = torch.from_numpy(dataset.inputs)
+        inputs = torch.from_numpy(dataset.form.scaled(dataset.inputs))
         return cls(
             inputs=(inputs.movedim(1, -1).contiguous() if dataset.kind == "image" else inputs).to(device),
             labels=torch.from_numpy(dataset.labels).to(device),
@@ -34,17 +34,19 @@ class DeviceData:
         )
 
     def x(self, index: Tensor) -> Tensor:
-        """Samples as models take them: … × channels × height × width, or … × words."""
+        """Samples as models take them: … × channels × height × width, … × words, or … × values."""
         found = scaled(self.inputs[index], self.dtype)
-        return found.movedim(-1, -3) if found.is_floating_point() else found
+        return found.movedim(-1, -3) if self.inputs.dtype == torch.uint8 else found
 
     def y(self, index: Tensor) -> Tensor:
         return self.labels[index]
 
 
 def scaled(inputs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Images: uint8 → [-1, 1], the same for every client: nothing about anybody's data is needed. Words stay."""
-    return inputs.to(dtype).div_(127.5).sub_(1.0) if inputs.dtype == torch.uint8 else inputs
+    """Images: uint8 → [-1, 1], the same for every client: nothing about anybody's data is needed. The rest stays."""
+    if inputs.dtype == torch.uint8:
+        return inputs.to(dtype).div_(127.5).sub_(1.0)
+    return inputs.to(dtype) if inputs.is_floating_point() else inputs
 
 
 def width(samples: int, batch_size: int) -> int:

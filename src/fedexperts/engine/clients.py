@@ -116,7 +116,7 @@ class Clients(Member, ABC):
         for client, change in zip(cohort.clients, changes, strict=True):
             if missing := sorted(needed - change.keys()):
                 raise MethodError(
-                    f"method '{self.method.name}': client {client.id} neither keeps nor receives {', '.join(missing)}"
+                    f"method '{self.method.name}': {client.called} neither keeps nor receives {', '.join(missing)}"
                 )
 
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
@@ -167,7 +167,7 @@ class Clients(Member, ABC):
                 for client, loss in zip(job.cohort.clients, losses, strict=True):
                     if not math.isfinite(loss):
                         raise DivergedError(
-                            f"the loss of client {client.id} ({client.model}, {client.samples} samples) became {loss} "
+                            f"the loss of {client.called} ({client.model}, {client.samples} samples) became {loss} "
                             f"in stage {number + 1} of round {now.number}; "
                             f"a learning rate below {self.settings.lr:g} may help"
                         )

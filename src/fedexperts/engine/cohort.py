@@ -44,7 +44,7 @@ class Cohort:
             for i, value in values.items():
                 if value.shape != target.shape[1:]:
                     raise MethodError(
-                        f"client {self.clients[i].id} gets {name} of shape {tuple(value.shape)}, "
+                        f"{self.clients[i].called} gets {name} of shape {tuple(value.shape)}, "
                         f"its model's has {tuple(target.shape[1:])}"
                     )
             first = next(iter(values.values()))
@@ -104,7 +104,7 @@ class Received:
         for client, own in zip(clients, heard, strict=True):
             if own.keys() != names:
                 differing = ", ".join(sorted(own.keys() ^ names))
-                raise MethodError(f"clients {clients[0].id} and {client.id} do not both receive {differing}")
+                raise MethodError(f"{clients[0].called} and {client.called} do not both receive {differing}")
         columns = {name: [own[name] for own in heard] for name in names}
         common = frozenset(name for name, column in columns.items() if all(value is column[0] for value in column))
         return cls({n: column[0] if n in common else torch.stack(column) for n, column in columns.items()}, common)

@@ -19,7 +19,7 @@ from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Job, Lesson, Query
 from fedexperts.engine.fit import Fit, autocast
 from fedexperts.engine.graphs import StepGraphs
-from fedexperts.errors import SettingsError
+from fedexperts.errors import MethodError, SettingsError
 
 QUERY_BATCH = 512
 """Samples of a client that are evaluated at once, at most."""
@@ -81,6 +81,16 @@ class LoopExecutor(Executor):
         self._each(self._train_client, turns)
 
     def _train_client(self, job: Job, position: int) -> None:
+        called = job.cohort.clients[position].called
+        try:
+            self._train_one(job, position)
+        except MethodError as error:
+            raise MethodError(f"{called}: {error}") from None
+        except Exception as error:  # perhaps of a model of the user's own
+            error.add_note(f"while training {called}")
+            raise
+
+    def _train_one(self, job: Job, position: int) -> None:
         tensors, received = job.cohort.of(position), job.received.by(position)
         for lesson, losses in zip(job.lessons, job.losses, strict=True):
             lesson.stage.begin(tensors)

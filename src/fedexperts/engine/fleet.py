@@ -11,7 +11,7 @@ from fedexperts.engine.cohort import Cohort
 from fedexperts.engine.member import model_of
 from fedexperts.engine.program import Program
 from fedexperts.engine.store import Store
-from fedexperts.errors import MethodError
+from fedexperts.errors import MethodError, SavedStateError
 from fedexperts.methods import Method, Round, State, select
 from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
@@ -99,7 +99,15 @@ class Fleet:
 
     def _stored(self, client: int) -> State:
         tensors = self.store.get(client)
-        return self.fresh(client) if tensors is None else tensors
+        if tensors is None:
+            return self.fresh(client)
+        layout = {name: shape for name, (shape, _) in self.program(client).layout.items()}
+        if wrong := sorted(name for name, tensor in tensors.items() if layout.get(name) != tuple(tensor.shape)):
+            raise SavedStateError(
+                f"{self.specs[client].called}'s model is not the one that the run was started with: {', '.join(wrong)} "
+                "would not fit; give it the same model"
+            )
+        return tensors
 
     def present(self, client: int) -> Mapping[str, Tensor]:
         """A client's tensors as they are: on the device if it is there, else what it keeps."""
@@ -161,7 +169,7 @@ class Fleet:
         if set(parts) != set(self.method.owners):
             raise MethodError(
                 f"method '{self.method.name}' says who owns {', '.join(self.method.owners)}, "
-                f"but client {spec.id}'s model has the parts {', '.join(parts)}"
+                f"but {spec.called}'s model has the parts {', '.join(parts)}"
             )
         program = Program(model)
         self._programs.setdefault(program.signature, program)

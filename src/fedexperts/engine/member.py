@@ -7,8 +7,9 @@ import torch
 
 from fedexperts.config import Settings
 from fedexperts.engine.observer import Observer
-from fedexperts.errors import PrivacyError
+from fedexperts.errors import ModelError, PrivacyError
 from fedexperts.methods import Channel, Message, Method, Model, Round, State, part_of, select
+from fedexperts.models import ModelRef
 from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
 
@@ -64,7 +65,7 @@ class Member:
         private = self.method.forbidden(channel) & {part_of(name) for name in (*message.tensors, *message.known)}
         if private:
             raise PrivacyError(
-                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of client {client.id}, "
+                f"method '{self.method.name}' put {sorted(private)} into a message '{channel}' of {client.called}, "
                 f"but {', '.join(f'{p} is {self.method.owners[p]}' for p in sorted(private))}"
             )
 
@@ -74,15 +75,20 @@ def model_of(method: Method, spec: ClientSpec, dtype: torch.dtype) -> Model:
     return Model(method.parts(spec)).to(dtype)
 
 
-def fitting(method: Method, own: Sequence[ClientSpec], common_model: str) -> tuple[list[ClientSpec], str]:
+def fitting(method: Method, own: Sequence[ClientSpec], common_model: ModelRef) -> tuple[list[ClientSpec], str]:
     """The clients as the method can have them: each with its own model if the parts that must be alike then are.
 
     Otherwise all run the common model, and the second result says so.
     """
     shared = {}
-    for spec in {spec.model: spec for spec in reversed(own)}.values():
-        with torch.device("meta"):
-            parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+    for spec in own:
+        if spec.model in shared:
+            continue
+        try:
+            with torch.device("meta"):
+                parts = select(Model(method.parts(spec)).state_dict(), method.alike())
+        except ModelError as error:
+            raise ModelError(f"{spec.called}: {error}") from None
         shared[spec.model] = {name: tuple(tensor.shape) for name, tensor in parts.items()}
     first, *others = shared.values()
     if all(first == other for other in others):

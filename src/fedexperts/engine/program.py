@@ -28,8 +28,11 @@ def signature(model: nn.Module) -> Hashable:
     return modules, tensors
 
 
+_TORCHS_OWN = vars(nn.Module()).keys()
+
+
 def _is_setting(key: str, value: Any) -> bool:
-    return not key.startswith("_") and key != "training" and not isinstance(value, Tensor | nn.Module)
+    return key not in _TORCHS_OWN and not isinstance(value, Tensor | nn.Module)
 
 
 class Program:

@@ -109,7 +109,7 @@ class Simulation(Server, Usable):
             fresh, found = self.fleet.fresh(client), before.client_state(client)
             if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
                 raise SavedStateError(
-                    f"client {client} cannot go on with its model of the {before.method.name} run: "
+                    f"{self.specs[client].called} cannot go on with its model of the {before.method.name} run: "
                     f"{', '.join(missing)} would not fit"
                 )
             self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})

@@ -10,6 +10,7 @@ from fedexperts.engine.store import read_manifest, read_tensors, write_tensors
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import Channel, Message, Reply, Round, State
 from fedexperts.randomness import stream
+from fedexperts.task import ClientSpec
 
 
 class Server(Member):
@@ -32,7 +33,11 @@ class Server(Member):
 
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
-        return self.method.send(self.server, self.specs[client].public, self.now(self.round + 1))
+        return self.message_to(self.specs[client])
+
+    def message_to(self, client: ClientSpec) -> Message:
+        """The same for any client, even one that is new."""
+        return self.method.send(self.server, client.public, self.now(self.round + 1))
 
     def combine(self, replies: Sequence[Reply], now: Round) -> None:
         """Take in what came; the round is then complete at the server."""

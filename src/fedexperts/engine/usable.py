@@ -19,6 +19,11 @@ from fedexperts.methods import Message, Model, State, part_of
 class Usable(Clients):
     """Clients whose models can be used between rounds, each with what the server would send it now."""
 
+    @property
+    def everybody(self) -> Sequence[int]:
+        """The clients that are evaluated."""
+        return list(self.specs)
+
     @abstractmethod
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
@@ -29,7 +34,7 @@ class Usable(Clients):
 
     def predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         answers: list[tuple[Cohort, Tensor]] = []
-        for cohorts in self.fleet.waves(list(self.specs)):
+        for cohorts in self.fleet.waves(self.everybody):
             held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
             answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
         return answers
@@ -77,7 +82,7 @@ class Usable(Clients):
         predicted = predicted[: len(index)]
         if (predicted < 0).any():
             raise DivergedError(
-                f"client {client}'s model gives no numbers any more after round {self.round}; "
+                f"{self.specs[client].called}'s model gives no numbers any more after round {self.round}; "
                 f"a learning rate below {self.settings.lr:g} may help"
             )
         right = predicted == self.dataset.labels[index]

@@ -64,7 +64,9 @@ class Coordinator(Server):
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
         if method.begins() is not None:
             raise FederationError(f"{method.name} goes on from another run, which a federation cannot do yet")
-        specs, self.note = fitting(method, _specs(settings, profiles), settings.common_model or settings.model[-1])
+        specs, self.note = fitting(
+            method, _specs(settings, sites, profiles), settings.common_model or settings.model[-1]
+        )
         self.history, self.absences = History(folder / HISTORY), Absences(folder / ABSENCES)
         watching = (self.history, Fetches(folder / FETCHES), self.absences)
         super().__init__(method, dict(enumerate(specs)), settings, specs[0].public, watching)
@@ -99,7 +101,7 @@ class Coordinator(Server):
             self._note(round=self.round, seconds=round(self.seconds, 3))
 
     def _who(self) -> list[list[str | int]]:
-        return [[self.sites[k], spec.model, spec.classes, spec.samples] for k, spec in self.specs.items()]
+        return [[self.sites[k], str(spec.model), spec.classes, spec.samples] for k, spec in self.specs.items()]
 
     # --- a round
 
@@ -251,17 +253,23 @@ class Coordinator(Server):
         return answer
 
 
-def _specs(settings: Settings, profiles: Mapping[int, Profile]) -> list[ClientSpec]:
+def _specs(settings: Settings, sites: Sequence[str], profiles: Mapping[int, Profile]) -> list[ClientSpec]:
     """The clients that the sites are, with the run's models in turn."""
-    shapes = {(profile.shape, profile.classes) for profile in profiles.values()}
-    if len(shapes) > 1:
-        raise FederationError(f"the sites have samples of different shapes or classes: {sorted(shapes)}")
+    for client, profile in profiles.items():
+        same = [(who.shape, who.classes, who.reading) for who in (profile, profiles[0])]
+        if same[0] != same[1]:
+            raise FederationError(
+                f"{sites[client]} and {sites[0]} do not read their data alike: samples of shape {profile.shape} and "
+                f"{profiles[0].shape}, {profile.classes} and {profiles[0].classes} classes; names of classes, words "
+                "and columns must be the same too"
+            )
     return [
         ClientSpec(
             id=client,
             model=settings.model[client % len(settings.model)],
             clients=len(profiles),
-            **profiles[client].model_dump(exclude={"site"}),
+            name=sites[client],
+            **profiles[client].model_dump(include={"shape", "classes", "samples"}),
         )
         for client in sorted(profiles)
     ]

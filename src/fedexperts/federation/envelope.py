@@ -49,7 +49,7 @@ class PublicSpec(Frozen):
 
     @classmethod
     def of(cls, spec: ClientSpec) -> Self:
-        return cls(**{name: getattr(spec, name) for name in cls.model_fields})
+        return cls(**{name: getattr(spec, name) for name in cls.model_fields} | {"model": str(spec.model)})
 
     @property
     def spec(self) -> ClientSpec:
@@ -85,6 +85,7 @@ class Profile(Frozen):
     shape: tuple[Count, ...] = Field(max_length=4)
     classes: int = Field(ge=1, le=10**6)
     samples: int = Field(ge=1, le=10**12)
+    reading: Digest  # of what its classes, words and columns are: the same at all sites, or nothing fits
 
 
 class Task(StrEnum):

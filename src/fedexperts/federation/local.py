@@ -32,16 +32,24 @@ class Holding:
     dataset: Dataset
     at: Callable[[int, int], ClientData]
     site: str = ""  # whose it is
+    number: int = 0  # of the client that it is in its task
 
     @classmethod
     def of(cls, task: Task, client: int, site: str = "") -> "Holding":
         """One client's share of a task."""
-        return cls(task.dataset, lambda number, rounds: task.at(number, rounds)[client], site)
+        return cls(task.dataset, lambda number, rounds: task.at(number, rounds)[client], site, client)
 
     @property
     def profile(self) -> Profile:
-        samples = len(self.at(1, 1).train)
-        return Profile(site=self.site, shape=self.dataset.shape, classes=self.dataset.classes, samples=samples)
+        form = self.dataset.form
+        words = form.vocabulary.words if form.vocabulary else ()
+        return Profile(
+            site=self.site,
+            shape=self.dataset.shape,
+            classes=self.dataset.classes,
+            samples=len(self.at(1, 1).train),
+            reading=digest(repr((self.dataset.class_names, words, form.columns, form.scale)).encode()),
+        )
 
     def spec(self, plan: Plan) -> ClientSpec:
         """The client that the plan means, if it is this one."""
@@ -75,6 +83,8 @@ class Local(Usable):
         if folders := [name for name, value in _values(method.options) if isinstance(value, Path)]:
             raise FederationError(f"{method.name} with {', '.join(folders)}: a server may not name files of a site")
         for spec in (plan.client, plan.first):
+            if ":" in spec.model:
+                raise FederationError(f"model {spec.model}: a server may not name code for a site to run")
             check_model(spec.model, holding.dataset.shape)
         self.client = plan.client.id
         super().__init__(

@@ -13,7 +13,7 @@ import torch
 
 from fedexperts.api import environment
 from fedexperts.config import Settings, TaskSettings
-from fedexperts.errors import FederationError, FedExpertsError, SettingsError
+from fedexperts.errors import FederationError, FedExpertsError
 from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.carrier import Carrier, introductions
 from fedexperts.federation.coordinator import Coordinator, Rules
@@ -79,7 +79,7 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     coordinator.run()
     classes = [str(number) for number in range(profiles[0].classes)]
     nobodys = np.zeros((len(sites), len(classes)), np.int64)
-    write_labels(folder / LABELS, classes, nobodys)
+    write_labels(folder / LABELS, classes, sites, nobodys)
     method = coordinator.method
     record = Record(
         settings=settings,
@@ -87,6 +87,7 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
         rows=coordinator.history.rows,
         counts=nobodys,
         class_names=classes,
+        client_names=sites,
         notes=[
             *filter(None, [coordinator.note, method.note]),
             *method.remarks(coordinator.server),
@@ -104,11 +105,9 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
 def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
     """The data that a site's settings and its operator's options name."""
     values = {**settings.data, **given}
-    part = int(values.pop("part", 0))
+    part = values.pop("part", 0)
     task = Task.of(TaskSettings.check(with_model(values)))
-    if not 0 <= part < len(task.clients):
-        raise SettingsError(f"there is no part {part}: the data set is split among {len(task.clients)}, from 0")
-    return Holding.of(task, part, settings.name)
+    return Holding.of(task, task.number(part), settings.name)
 
 
 def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:

@@ -6,10 +6,21 @@ from fedexperts.measure.figures import MEANING, Curve, Figure, Kind, best_round,
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.measure.history import COLUMNS, History, Row, read_history
 from fedexperts.measure.ledger import Ledger, Traffic
-from fedexperts.measure.record import HISTORY, LABELS, SETTINGS, STATE, SUMMARY, Record, task_of, write_labels
+from fedexperts.measure.record import (
+    HISTORY,
+    LABELS,
+    SETTINGS,
+    STATE,
+    SUMMARY,
+    Record,
+    read_labels,
+    task_of,
+    write_labels,
+)
 
 __all__ = [
     "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
     "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Record", "Row", "Traffic",
-    "best_round", "common_target", "cost_until", "curve", "read_history", "task_of", "totals", "write_labels",
+    "best_round", "common_target", "cost_until", "curve", "read_history", "read_labels", "task_of", "totals",
+    "write_labels",
 ]  # fmt: skip

@@ -34,9 +34,11 @@ class Record:
     rows: Sequence[Row] = field(repr=False)
     counts: np.ndarray = field(repr=False)  # clients × classes
     class_names: Sequence[str]
+    client_names: Sequence[str] = ()
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    fingerprint: int | None = None  # tells these data, split as they were, from others
     folder: Path | None = None  # where it lies, with what analyses have found
 
     @cached_property
@@ -61,6 +63,7 @@ class Record:
             "notes": list(self.notes),
             "environment": self.environment,
             "seconds": self.seconds,
+            "data": self.fingerprint,
         }
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False))
 
@@ -73,16 +76,18 @@ class Record:
         settings = Settings.saved(folder / SETTINGS)
         try:
             summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-            names, counts = read_labels(folder / LABELS)
+            names, clients, counts = read_labels(folder / LABELS)
             return cls(
                 settings=settings,
                 title=summary["title"],
                 rows=read_history(folder / HISTORY),
                 counts=counts,
                 class_names=names,
+                client_names=clients,
                 notes=summary["notes"],
                 environment=summary["environment"],
                 seconds=summary["seconds"],
+                fingerprint=summary.get("data"),
                 folder=folder,
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -106,15 +111,16 @@ def _missing(folder: Path, name: str) -> str:
     return f"the run in {folder} is not finished (no {name}); continue it with: fedexperts resume {folder}"
 
 
-def write_labels(path: Path, class_names: Sequence[str], counts: np.ndarray) -> None:
+def write_labels(path: Path, class_names: Sequence[str], client_names: Sequence[str], counts: np.ndarray) -> None:
     """Who has how many samples of which class."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["client", *class_names])
-        writer.writerows([client, *row] for client, row in enumerate(counts.tolist()))
+        writer.writerows([client, *row] for client, row in zip(client_names, counts.tolist(), strict=True))
 
 
-def read_labels(path: Path) -> tuple[list[str], np.ndarray]:
+def read_labels(path: Path) -> tuple[list[str], list[str], np.ndarray]:
+    """The names of the classes and of the clients, and their counts."""
     with open(path, newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    return header[1:], np.array([row[1:] for row in rows], dtype=np.int64)
+    return header[1:], [row[0] for row in rows], np.array([row[1:] for row in rows], dtype=np.int64)

@@ -187,6 +187,11 @@ class Method:
         """Its own settings as a run once saved them; one that there was not yet has the value that it has by itself."""
         return cls.Options.model_construct().model_dump(mode="json", exclude_none=True) | dict(options)
 
+    def in_use(self) -> dict[str, Any]:
+        """Its own settings for a model that is finished: what it began with (a folder) is not needed any more."""
+        values = self.options.model_dump(mode="json", exclude_none=True)
+        return {name: value for name, value in values.items() if not isinstance(getattr(self.options, name), Path)}
+
     # --- a client's model and how it trains
 
     def parts(self, client: ClientSpec) -> Parts:

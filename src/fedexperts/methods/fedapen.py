@@ -58,7 +58,7 @@ class FedAPEN(Mutual):
 
     def weigh(self, model: Model, x: Tensor, received: State) -> Tensor:
         private = model.ensemble()
-        return torch.stack([1 - private, private]).expand(len(x), 2)
+        return torch.stack([1 - private, private]).expand(x.shape[0], 2)
 
     def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
         return torch.cat([model.shared.extractor(x), model.private.extractor(x)], dim=1)

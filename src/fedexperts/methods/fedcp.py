@@ -27,7 +27,7 @@ class Policy(nn.Module):
         self.scores = nn.Sequential(nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.ReLU())
 
     def forward(self, context: Tensor) -> Tensor:
-        return cast(Tensor, self.scores(context).reshape(len(context), 2, -1).softmax(1))
+        return cast(Tensor, self.scores(context).unflatten(1, (2, -1)).softmax(1))
 
 
 class Condition(nn.Module):

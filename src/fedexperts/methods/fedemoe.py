@@ -14,7 +14,17 @@ from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, T
 from fedexperts.methods.growth import PART, Health, Tree, expand, expert, health, shrink
 from fedexperts.methods.message import Message, Owner, State, part_of, select
 from fedexperts.methods.mutual import divergence
-from fedexperts.models import ConvExtractor, ElasticExpert, Parts, Shape, TextExtractor, blank, reads_text, strongest
+from fedexperts.models import (
+    ConvExtractor,
+    ElasticExpert,
+    Parts,
+    Shape,
+    TableExtractor,
+    TextExtractor,
+    gives,
+    reads_text,
+    strongest,
+)
 from fedexperts.task import ClientSpec
 
 GROUPS = {1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4: ((2, 2, 3, 3), 3), 5: ((2, 2), 1)}
@@ -122,8 +132,7 @@ class FedEMoE(Method):
             raise MethodError(f"there is no expert group {number}; --groups takes {', '.join(map(str, GROUPS))}")
         kinds, top = GROUPS[number] if options.private else ((), 1)
         extractor = _extractor(client.shape)
-        with torch.no_grad():
-            between = tuple(extractor(blank(client.shape)).shape[1:])
+        between = gives(extractor, client.shape)
         inputs = math.prod(between)
         shared, before = (
             ElasticExpert(
@@ -302,9 +311,11 @@ class FedEMoE(Method):
 
 
 def _extractor(shape: Shape) -> nn.Module:
-    """FE: one convolution with 16 filters, or the mean embedding of a text."""
+    """FE: one convolution with 16 filters, the mean embedding of a text, or a linear layer on a table's features."""
     if reads_text(shape):
         return TextExtractor(shape, 32)
+    if len(shape) == 1:
+        return TableExtractor(shape, (32,))
     channels, *sides = shape
     padding = 0 if min(sides) >= 12 else 2  # so that two more convolutions with pooling find something
     return nn.Sequential(nn.Conv2d(channels, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU())

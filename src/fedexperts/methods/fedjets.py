@@ -145,7 +145,7 @@ class FedJETs(Mixture):
 
 def columns(scores: Tensor, experts: Tensor) -> Tensor:
     """`scores[:, experts]`, with a gradient that a GPU adds up in the same order every time."""
-    return scores.gather(1, experts.expand(len(scores), -1))
+    return scores.gather(1, experts.expand(scores.shape[0], -1))
 
 
 def fresh(expert: nn.Module) -> nn.Module:

@@ -11,8 +11,8 @@ from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Method, Model, Round, Stage
 from fedexperts.methods.message import Message, Owner, State
-from fedexperts.methods.shared_model import SharedModel
-from fedexperts.models import Gate, GateNorms, Parts, build, flat, smallest
+from fedexperts.methods.shared_model import SharedModel, shared_model
+from fedexperts.models import Gate, GateNorms, Parts, build, flat
 from fedexperts.task import ClientSpec
 
 
@@ -58,12 +58,12 @@ class FedMoE(Method):
 
     def parts(self, client: ClientSpec) -> Parts:
         local = build(client.model, client.shape, client.classes)  # first: it starts as it would alone
-        shared = self.options.shared_model or smallest(client.shape)
+        shared = shared_model(self.options, client)
         small = build(shared, client.shape, client.classes)
         features = local["extractor"].features
         if features != small["extractor"].features:
             raise MethodError(
-                f"{self.name} adds what both experts give, but client {client.id}'s {client.model} ends in "
+                f"{self.name} adds what both experts give, but {client.called}'s {client.model} ends in "
                 f"{features} features and the shared {shared} in {small['extractor'].features}; use models that end "
                 "alike, such as cnn1 … cnn5, or another --shared-model"
             )
@@ -87,7 +87,7 @@ class FedMoE(Method):
     def weights(self, model: Model, x: Tensor, of_global: Tensor, of_local: Tensor) -> Tensor:
         """(α_G, α_F) of each sample."""
         if (fixed := self.options.gate_fixed) is not None:
-            return torch.cat([of_global.new_full((len(x), 1), share) for share in (fixed, 1 - fixed)], dim=1)
+            return torch.cat([of_global.new_full((x.shape[0], 1), share) for share in (fixed, 1 - fixed)], dim=1)
         read = x if self.options.gate_input == "pixels" else torch.cat([of_global, of_local], dim=1).detach()
         return cast(Tensor, model.gate(read))
 

@@ -1,8 +1,9 @@
 """FedMoE-DA: a sparse mixture on every client; experts travel between clients whose gates are alike."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -16,7 +17,7 @@ from fedexperts.methods.message import Message, Owner, State, inside, select
 from fedexperts.methods.neighbours import Neighbours, matrix, rows, shares
 from fedexperts.methods.saved import fitting, saved_part
 from fedexperts.methods.teaching import Teachers, ask
-from fedexperts.models import Parts, SparseExperts, blank, cut
+from fedexperts.models import Parts, SparseExperts, cut, gives
 from fedexperts.task import ClientSpec
 
 
@@ -76,6 +77,9 @@ class FedMoEDA(Method):
 
     options: Options
 
+    def in_use(self) -> dict[str, Any]:
+        return super().in_use() | {"embedding": "fresh"}
+
     # --- the model
 
     @property
@@ -87,12 +91,12 @@ class FedMoEDA(Method):
     def parts(self, client: ClientSpec) -> Parts:
         own = self.options.experts[client.id % len(self.options.experts)]
         if self.options.top > own:
-            raise MethodError(f"client {client.id} has {own} experts, but a sample uses top = {self.options.top}")
+            raise MethodError(f"{client.called} has {own} experts, but a sample uses top = {self.options.top}")
         embedding, expert = cut(client.model, client.shape, client.classes)
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")
             embedding.load_state_dict(fitting(saved, embedding.state_dict(), folder, "pretrained"))
-        shape = embedding(blank(client.shape)).shape[1:]
+        shape = gives(embedding, client.shape)
         others = [cut(client.model, client.shape, client.classes)[1] for _ in range(own - 1)]
         neighbours = Neighbours(own, self.options.asked)
         if self._distils:
@@ -100,7 +104,7 @@ class FedMoEDA(Method):
             neighbours = Teachers(own, self.options.asked, client.classes, samples, shape)
         return {
             "embedding": embedding,
-            "gate": nn.Linear(shape.numel(), own, bias=False),
+            "gate": nn.Linear(math.prod(shape), own, bias=False),
             "experts": SparseExperts([expert, *others], client.classes),
             "neighbours": neighbours,
         }

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from fedexperts.methods.base import Method, Model
 from fedexperts.methods.message import State
-from fedexperts.methods.shared_model import SharedModel
-from fedexperts.models import Classifier, smallest
+from fedexperts.methods.shared_model import SharedModel, shared_model
+from fedexperts.models import Classifier
 from fedexperts.task import ClientSpec
 
 
@@ -26,8 +26,7 @@ class Mutual(Method):
     def pair(self, client: ClientSpec) -> tuple[Classifier, Classifier]:
         """The client's own model, made first so that it starts as it would alone, and the shared one."""
         own = Classifier(client.model, client.shape, client.classes)
-        shared = self.options.shared_model or smallest(client.shape)
-        return own, Classifier(shared, client.shape, client.classes)
+        return own, Classifier(shared_model(self.options, client), client.shape, client.classes)
 
     def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
         return cast(Tensor, getattr(model, self.used).extractor(x))

@@ -155,7 +155,7 @@ class PMMoE(Method):
         return {**parts, "gate": PoolGate(gate, client)}
 
     def alike(self) -> set[str]:
-        return {self.base.personal}
+        return {self.base.personal} | self.base.alike()
 
     def _frozen(self, model: Model) -> State:
         """What the base's server sent last, which the client still has."""

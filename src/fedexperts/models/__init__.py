@@ -3,47 +3,32 @@
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
-from fedexperts.models.experts import BlockExperts, SparseExperts, cut, strongest
+from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, cut, strongest
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
+from fedexperts.models.mlp import TableExtractor
+from fedexperts.models.own import Extractor, ModelSource, OwnModel, Parts, check_own, split, told_apart
 from fedexperts.models.text import TextExtractor, WordMean
 from fedexperts.models.zoo import (
     IMAGE_MODELS,
     MODELS,
+    TABLE_MODELS,
     TEXT_MODELS,
-    Parts,
+    ModelRef,
     blank,
     build,
     check_model,
     flat,
+    gives,
+    model_ref,
+    own_model,
     reads_text,
     smallest,
 )
 
 __all__ = [
-    "IMAGE_MODELS",
-    "MODELS",
-    "TEXT_MODELS",
-    "BlockExperts",
-    "Classifier",
-    "ConvExtractor",
-    "DeepGate",
-    "ElasticExpert",
-    "Gate",
-    "GateActivation",
-    "GateNorms",
-    "GateStart",
-    "Parts",
-    "Shape",
-    "SparseExperts",
-    "SwitchNorm",
-    "TextExtractor",
-    "WordMean",
-    "blank",
-    "build",
-    "check_model",
-    "cut",
-    "flat",
-    "reads_text",
-    "smallest",
-    "strongest",
-]
+    "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BlockExperts", "Classifier", "ConvExtractor", "DeepGate",
+    "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms", "GateStart", "ModelRef",
+    "ModelSource", "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm", "TableExtractor", "TextExtractor",
+    "WordMean", "blank", "build", "check_model", "check_own", "cut", "flat", "gives", "model_ref", "own_model",
+    "reads_text", "smallest", "split", "strongest", "told_apart",
+]  # fmt: skip

@@ -5,15 +5,15 @@ from typing import cast
 from torch import Tensor, nn
 
 from fedexperts.models.cnn import Shape
-from fedexperts.models.zoo import build
+from fedexperts.models.zoo import ModelRef, build
 
 
 class Classifier(nn.Module):
-    """`head(extractor(x))`, of any model in the zoo; `features` is how many the extractor gives."""
+    """`head(extractor(x))`, of any model; `features` is how many the extractor gives."""
 
-    def __init__(self, name: str, shape: Shape, classes: int) -> None:
+    def __init__(self, model: ModelRef, shape: Shape, classes: int) -> None:
         super().__init__()
-        parts = build(name, shape, classes)
+        parts = build(model, shape, classes)
         self.extractor = parts["extractor"]
         self.head = parts["head"]
         self.features = cast(int, self.extractor.features)

@@ -7,18 +7,37 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from fedexperts.errors import ModelError
 from fedexperts.models.cnn import Shape
-from fedexperts.models.zoo import build
+from fedexperts.models.own import Extractor
+from fedexperts.models.text import WordMean
+from fedexperts.models.zoo import ModelRef, build
 
 
-def cut(name: str, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.Sequential]:
-    """A fresh model in two: an embedding (the first convolution; of texts the mean), and an expert, to the logits."""
-    parts = build(name, shape, classes)
-    layers = list(parts["extractor"].named_children())
-    end = next(i for i, (name, _) in enumerate(layers) if name in ("relu1", "words")) + 1
-    return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(
-        OrderedDict([*layers[end:], ("head", parts["head"])])
-    )
+def cut(model: ModelRef, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """A fresh model in two: an embedding (the first convolution; of texts the mean), and an expert, to the logits.
+
+    One of the user's own is cut after its first ReLU.
+    """
+    parts = build(model, shape, classes)
+    net, rest = parts["extractor"], OrderedDict(head=parts["head"])
+    if isinstance(net, Extractor):
+        net, rest = net.net, OrderedDict(flatten_all=nn.Flatten(), head=parts["head"])
+    layers = list(net.named_children())
+    end = next((i for i, (_, layer) in enumerate(layers, 1) if isinstance(layer, nn.ReLU | WordMean)), None)
+    if not isinstance(net, nn.Sequential) or end is None or not all(_simple(layer) for _, layer in layers[end:]):
+        raise ModelError(
+            f"model '{model}' cannot be cut into an embedding and experts: its extractor must be a Sequential with a "
+            "ReLU, after which there are only Linear and plain Conv2d layers and layers without weights"
+        )
+    return nn.Sequential(OrderedDict(layers[:end])), nn.Sequential(OrderedDict(layers[end:]) | rest)
+
+
+def _simple(layer: nn.Module) -> bool:
+    """Whether `BlockExperts` knows how to run it."""
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.dilation == (1, 1) and not isinstance(layer.padding, str)
+    return isinstance(layer, nn.Linear) or not layer.state_dict()
 
 
 class SparseExperts(nn.Module):
@@ -40,6 +59,16 @@ class SparseExperts(nn.Module):
             if len(rows):
                 samples = rows // per_sample
                 mixed = mixed.index_add(0, samples, weights[rows, None] * expert(x[samples]))
+        return mixed
+
+
+class DenseExperts(SparseExperts):
+    """The same numbers, with every sample through every expert: for programs, in which nothing may depend on values."""
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        mixed = x.new_zeros(x.shape[0], self.outputs)
+        for number, expert in enumerate(self.children()):
+            mixed = mixed + (weights * (chosen == number)).sum(1, keepdim=True) * expert(x)
         return mixed
 
 

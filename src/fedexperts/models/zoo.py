@@ -8,9 +8,12 @@ from torch import Tensor, nn
 
 from fedexperts.errors import SettingsError, suggestion
 from fedexperts.models.cnn import ConvExtractor, Shape
+from fedexperts.models.mlp import TableExtractor
+from fedexperts.models.own import ModelSource, OwnModel, Parts, imported, is_place
 from fedexperts.models.text import TextExtractor, WordMean
 
-Parts = dict[str, nn.Module]
+ModelRef = str | OwnModel
+"""A client's model: the name of one of ours, the place that one can be imported from, or one that is at hand."""
 Builder = Callable[[Shape, int], Parts]
 
 
@@ -28,7 +31,14 @@ def _fasttext(width: int, widths: tuple[int, ...] = ()) -> Builder:
     return build
 
 
-def _with_head(extractor: ConvExtractor | TextExtractor, classes: int) -> Parts:
+def _mlp(*widths: int) -> Builder:
+    def build(shape: Shape, classes: int) -> Parts:
+        return _with_head(TableExtractor(shape, widths), classes)
+
+    return build
+
+
+def _with_head(extractor: ConvExtractor | TextExtractor | TableExtractor, classes: int) -> Parts:
     return {"extractor": extractor, "head": nn.Linear(extractor.features, classes)}
 
 
@@ -51,7 +61,12 @@ TEXT_MODELS: dict[str, Builder] = {
     # Ours: a larger one that ends alike, for clients that differ.
     "fasttext-wide": _fasttext(128, (TEXT_WIDTH,)),
 }
-MODELS = IMAGE_MODELS | TEXT_MODELS
+TABLE_MODELS: dict[str, Builder] = {
+    # Ours, for rows of numbers; both end alike.
+    "mlp": _mlp(64, 32),
+    "mlp-wide": _mlp(256, 64, 32),
+}
+MODELS = IMAGE_MODELS | TEXT_MODELS | TABLE_MODELS
 """Name → builder of the parts `extractor` and `head` for an input shape and a number of classes."""
 
 
@@ -60,24 +75,55 @@ def reads_text(shape: Shape) -> bool:
     return len(shape) == 2
 
 
+def _fitting(shape: Shape) -> tuple[str, dict[str, Builder]]:
+    """What samples of this shape are, and our models for them."""
+    if reads_text(shape):
+        return "texts", TEXT_MODELS
+    return ("rows of a table", TABLE_MODELS) if len(shape) == 1 else ("images", IMAGE_MODELS)
+
+
 def smallest(shape: Shape) -> str:
     """The small homogeneous model that FedMoE and the mutual-learning methods share."""
-    return "fasttext" if reads_text(shape) else "cnn5"
+    return "cnn5" if len(shape) == 3 else next(iter(_fitting(shape)[1]))
 
 
 def check_model(name: str, shape: Shape | None = None) -> str:
     """The name itself, if there is such a model and, given a shape, it is one for such samples."""
+    if is_place(name):
+        imported(name)
+        return name
     if name not in MODELS:
-        raise SettingsError(f"unknown model '{name}'{suggestion(name, MODELS) or ';'} known: {', '.join(MODELS)}")
-    kind, fitting = ("texts", TEXT_MODELS) if shape and reads_text(shape) else ("images", IMAGE_MODELS)
-    if shape and name not in fitting:
-        raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {', '.join(fitting)}")
+        raise SettingsError(
+            f"unknown model '{name}'{suggestion(name, MODELS) or ';'} known: {', '.join(MODELS)}; "
+            "one of your own is package.module:function"
+        )
+    if shape is not None:
+        kind, fitting = _fitting(shape)
+        if name not in fitting or len(shape) > 3:
+            known = ", ".join(fitting) if len(shape) <= 3 else "none of ours, give your own"
+            raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {known}")
     return name
 
 
-def build(name: str, shape: Shape, classes: int) -> Parts:
+def model_ref(source: ModelSource, head: str | None = None) -> ModelRef:
+    """A user's model as clients have it; `head` names the last layer of a module that has no parts."""
+    if not isinstance(source, str):
+        return OwnModel.of(source, head)
+    if head is not None:
+        raise SettingsError(f"head='{head}' is for a module of your own; model '{source}' is a name")
+    return check_model(source)
+
+
+def own_model(model: ModelRef) -> OwnModel | None:
+    """The model, if it is one of the user's own."""
+    return model if isinstance(model, OwnModel) else imported(model) if is_place(model) else None
+
+
+def build(model: ModelRef, shape: Shape, classes: int) -> Parts:
     """The parts of a model, freshly initialised from torch's generator."""
-    return MODELS[check_model(name, shape)](shape, classes)
+    if (own := own_model(model)) is not None:
+        return own.build(shape, classes)
+    return MODELS[check_model(str(model), shape)](shape, classes)
 
 
 def flat(shape: Shape) -> tuple[nn.Module, int]:
@@ -89,6 +135,15 @@ def flat(shape: Shape) -> tuple[nn.Module, int]:
     if reads_text(shape):
         return WordMean(shape, TEXT_WIDTH), TEXT_WIDTH
     return nn.Flatten(), math.prod(shape)
+
+
+@torch.no_grad()
+def gives(net: nn.Module, shape: Shape) -> Shape:
+    """The shape of what a module makes of one sample; looking changes nothing in it."""
+    was = net.training
+    found = tuple(net.eval()(blank(shape)).shape[1:])
+    net.train(was)
+    return found
 
 
 def blank(shape: Shape) -> Tensor:

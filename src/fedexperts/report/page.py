@@ -110,6 +110,7 @@ def _partition(settings: Settings) -> str:
         "pathological": f"pathological, {settings.classes_per_client} classes per client, "
         + ("equal counts" if settings.balanced else f"{alpha} counts"),
         "dirichlet": alpha,
+        "own": "none, each client brought its own data",
         "dirichlet-shared": f"{alpha}, {100 * settings.shared_ratio:g} % of each class shared evenly",
     }
     drift = f", {settings.drift} drift through {settings.phases} phases" if settings.drift != "none" else ""

@@ -1,0 +1,294 @@
+"""A client's model in a folder of its own: tensors, what is needed to build it again, a card, and plain programs."""
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from fedexperts.config import TrainSettings
+from fedexperts.data import Form, Scale, Vocabulary
+from fedexperts.engine import ClientModel
+from fedexperts.errors import ModelError, SavedStateError
+from fedexperts.files import write_atomically
+from fedexperts.measure import Kind
+from fedexperts.methods import State, method_class, pack
+from fedexperts.models import MODELS, ModelRef, ModelSource, model_ref
+from fedexperts.models.own import is_place
+from fedexperts.task import ClientSpec
+
+FORMAT = 1
+TENSORS, ABOUT, WORDS, CARD = "model.safetensors", "model.json", "words.txt", "README.md"
+PROGRAM, ONNX = "model.pt2", "model.onnx"
+
+
+def save_model(model: ClientModel, folder: Path, tested: Mapping[Kind, float], environment: Mapping[str, str]) -> Path:
+    """Write a model into a new folder; `tested` are the client's accuracies, for its card."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SavedStateError(f"{folder} exists and is not an empty folder; choose another")
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": tensor for name, tensor in model.tensors.items()}
+    tensors |= {f"received.{name}": tensor for name, tensor in model.received.items() if name not in _twice(model)}
+    (folder / TENSORS).write_bytes(pack(tensors))
+    if model.form.vocabulary is not None:
+        write_atomically(folder / WORDS, "\n".join(model.form.vocabulary.words))
+    programs = _programs(model, folder)
+    write_atomically(folder / CARD, _card(model, tested, environment, programs))
+    write_atomically(folder / ABOUT, json.dumps(_about(model), indent=1, ensure_ascii=False))  # last: it is whole now
+    return folder
+
+
+def _about(model: ClientModel) -> dict[str, Any]:
+    client, form = model.client, model.form
+    return {
+        "format": FORMAT,
+        "method": model.method.name,
+        "options": model.method.in_use(),
+        "train": model.method.train.model_dump(mode="json"),
+        "client": {
+            "id": client.id,
+            "name": client.name,
+            "model": str(client.model),
+            "common": client.common and str(client.common),
+            "shape": client.shape,
+            "samples": client.samples,
+            "label_counts": client.label_counts,
+            "clients": client.clients,
+        },
+        "form": {"kind": form.kind, "shape": form.shape, "columns": form.columns},
+        "scale": form.scale and {"mean": form.scale.mean, "spread": form.scale.spread},
+        "class_names": model.class_names,
+        "received_as_own": _twice(model),
+        "precision": model.precision,
+    }
+
+
+def _twice(model: ClientModel) -> list[str]:
+    """What was received and is part of the model as it came: it is written once."""
+    own = model.tensors
+    return [name for name, tensor in model.received.items() if name in own and torch.equal(own[name], tensor)]
+
+
+def is_exported(folder: Path) -> bool:
+    return (folder / ABOUT).is_file()
+
+
+def load_exported(
+    folder: str | Path,
+    model: ModelSource | None = None,
+    common_model: ModelSource | None = None,
+    head: str | None = None,
+) -> ClientModel:
+    """An exported model, which predicts as it did in its run.
+
+    A module that was given to its client in Python cannot be built from a file: give such a one again, or its function
+    (`model`, `head`, and `common_model` where clients shared one of their own).
+    """
+    folder = Path(folder)
+    if not is_exported(folder):
+        raise SavedStateError(f"{folder} holds no exported model: it has no {ABOUT}; make one with: fedexperts export")
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise SavedStateError(f"{folder} has the format {about['format']}, this version reads format {FORMAT}")
+        client, form = about["client"], about["form"]
+        words = None
+        if form["kind"] == "words":
+            words = Vocabulary(tuple((folder / WORDS).read_text(encoding="utf-8").split("\n")))
+        scale = about["scale"] and Scale(tuple(about["scale"]["mean"]), tuple(about["scale"]["spread"]))
+        found = safetensors.torch.load_file(folder / TENSORS)
+        spec = ClientSpec(
+            **client
+            | {
+                "shape": tuple(client["shape"]),
+                "label_counts": tuple(client["label_counts"]),
+                "classes": len(about["class_names"]),
+                "model": _again(client["model"], model, head, "model", folder),
+                "common": client["common"] and _again(client["common"], common_model, None, "common_model", folder),
+            }
+        )
+        method = method_class(about["method"])(TrainSettings.check(about["train"]), about["options"])
+        tensors = _under("model.", found)
+        return ClientModel(
+            method,
+            spec,
+            Form(form["kind"], tuple(form["shape"]), words, tuple(form["columns"]), scale),
+            tuple(about["class_names"]),
+            tensors,
+            _under("received.", found) | {name: tensors[name] for name in about["received_as_own"]},
+            about["precision"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise SavedStateError(f"the model in {folder} is cut off or changed ({error}); export it again") from None
+
+
+def _under(prefix: str, tensors: State) -> State:
+    """Copies: where a tensor begins in memory may change the last digit of a sum."""
+    return {name.removeprefix(prefix): t.clone() for name, t in sorted(tensors.items()) if name.startswith(prefix)}
+
+
+def _again(name: str, given: ModelSource | None, head: str | None, option: str, folder: Path) -> ModelRef:
+    """The model of that name, or the one that is given for it."""
+    if given is not None:
+        return model_ref(given, head)
+    if not _can_find(name):
+        raise ModelError(
+            f"'{name}' was given in Python; give it again: load_exported('{folder}', {option}=…). Without its code, "
+            f"{PROGRAM} is a whole program: torch.export.load('{folder / PROGRAM}').module()"
+        )
+    return model_ref(name)
+
+
+# --- programs that need nothing of ours
+
+
+def _programs(model: ClientModel, folder: Path) -> dict[str, str]:
+    """Write the model as programs where that can be done: file name → "" if it is there, else why not."""
+    sample = torch.from_numpy(model.form.take(_samples(model.form)))
+    found: dict[str, str] = {}
+    with _quiet():
+        try:
+            program = _program(model.module(), sample)
+            torch.export.save(program, folder / PROGRAM)
+            found[PROGRAM] = ""
+        except Exception as error:  # a model may do anything that a program cannot
+            return {PROGRAM: _first_line(error), ONNX: _first_line(error)}
+        if find_spec("onnx") is None or find_spec("onnxscript") is None:
+            return found | {ONNX: "it needs the extra 'onnx': pip install 'fedexperts[onnx]'"}
+        try:
+            torch.onnx.export(program, f=str(folder / ONNX), verbose=False)
+            return found | {ONNX: ""}
+        except Exception as error:
+            (folder / ONNX).unlink(missing_ok=True)
+            return found | {ONNX: _first_line(error)}
+
+
+def _samples(form: Form) -> Any:
+    """A few samples without content."""
+    if form.vocabulary is not None:
+        return [""] * 3
+    return torch.zeros(3, *form.shape, dtype=torch.uint8 if form.kind == "image" else torch.float32)
+
+
+def _program(module: nn.Module, sample: torch.Tensor) -> torch.export.ExportedProgram:
+    """For any number of samples; checked against the model itself."""
+    samples = torch.export.Dim("samples", min=1)
+    program = torch.export.export(module, (sample,), dynamic_shapes=({0: samples},))
+    for few in (sample, sample[:1]):
+        torch.testing.assert_close(program.module()(few), module(few))
+    return program
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch has to say of its own affairs."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _first_line(error: Exception) -> str:
+    said = re.split(r"[.!\n\x1b]", str(error).strip())[0]
+    return f"it cannot be made ({type(error).__name__}: {said:.150})"
+
+
+# --- the card
+
+
+def _card(
+    model: ClientModel, tested: Mapping[Kind, float], environment: Mapping[str, str], programs: Mapping[str, str]
+) -> str:
+    method, client, form = model.method, model.client, model.form
+    parts = [f"| {part} | {owner} |" for part, owner in method.owners.items()]
+    accuracy = [f"| {kind} | {100 * value:.2f} % |" for kind, value in tested.items()]
+    there = [
+        f"- `{name}`: {why or 'a whole program, from the samples to the probabilities'}"
+        for name, why in programs.items()
+    ]
+    return "\n".join(
+        [
+            f"# {client.called.capitalize()}'s model, trained with {method.title}",
+            "",
+            f"{method.source}. Client {client.name or client.id} was one of {client.clients}; it trained on "
+            f"{client.samples} samples of its own. Its model: `{client.model}`.",
+            "",
+            "## What it takes and gives",
+            "",
+            f"- Samples: {_takes(form)}",
+            f"- Probabilities of {len(model.class_names)} classes, in this order: {', '.join(model.class_names)}.",
+            "",
+            "```python",
+            "import fedexperts",
+            "",
+            f"model = fedexperts.load_exported({_call(model)})  # this folder",
+            "probabilities = model.predict(samples)  # samples × classes",
+            "```",
+            "",
+            "On the command line: `fedexperts predict FOLDER FILE`.",
+            "",
+            "## How good it is",
+            "",
+            "On the client's own test data. *last* is the model in this folder; *selected* the round that was best on "
+            "validation data; *peak* the best test score of all rounds, which is not to be claimed.",
+            "",
+            "| round | accuracy |",
+            "|---|---|",
+            *accuracy,
+            "",
+            "It was tested on data like the client's own. Nothing is known of how it does elsewhere.",
+            "",
+            "## What is in it",
+            "",
+            f"`{TENSORS}` has everything that a prediction needs, `{ABOUT}` how it is put together.",
+            "",
+            "| part | owner |",
+            "|---|---|",
+            *parts,
+            "",
+            "A part that is private, or a client's own copy, was trained on this client's data alone, and tells of "
+            "them: whoever has this folder can ask it. Handle it as you would the data."
+            + " It also holds what the server sent for predictions." * (len(_twice(model)) < len(model.received)),
+            "",
+            *there,
+            "",
+            "## How it was made",
+            "",
+            *(f"- {name}: {value}" for name, value in environment.items()),
+            f"- {method.name}: `{json.dumps(method.in_use())}`",
+            f"- training: `{json.dumps(method.train.model_dump(mode='json'))}`",
+            "",
+        ]
+    )  # fmt: skip
+
+
+def _call(model: ClientModel) -> str:
+    """What `load_exported` must be given: models whose code it cannot find by itself too."""
+    refs = {"model": model.client.model, "common_model": model.client.common}
+    return ", ".join(['"."', *(f"{name}=…" for name, ref in refs.items() if ref and not _can_find(str(ref)))])
+
+
+def _can_find(name: str) -> bool:
+    return name in MODELS or is_place(name)
+
+
+def _takes(form: Form) -> str:
+    if form.vocabulary is not None:
+        return f"plain texts; their first {form.shape[0]} words count, {len(form.vocabulary.words):,} words are known."
+    sizes = " × ".join(map(str, ("samples", *form.shape)))
+    if form.kind == "image":
+        return f"images as bytes (uint8), {sizes}: channels, height, width."
+    names = f": {', '.join(form.columns)}" if form.columns else ""
+    return f"numbers (float32), {sizes}, as in training{names}."

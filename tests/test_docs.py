@@ -1,0 +1,35 @@
+"""Every command and every piece of Python in the documentation of own data and of results does what it says."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import own
+import pytest
+
+Cli = Callable[..., tuple[int, str, str]]
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def pieces(page: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: what they are, and what they say."""
+    return re.findall(r"```(\w+)\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_own_data_and_using_results(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own.folder_of_arrays(tmp_path / "clients")
+    own.folder_of_arrays(tmp_path, ("east",))
+    ran = []
+    for kind, text in [*pieces("own-data.md"), *pieces("using-results.md")]:
+        if kind == "python" and text.startswith("# nets.py"):
+            (tmp_path / "nets.py").write_text(text)
+        elif kind == "python":
+            exec(compile(text, "own-data.md", "exec"), {"__name__": "page"})
+        elif kind == "sh":
+            for line in text.splitlines():
+                code, _, err = cli(*shlex.split(line)[1:])
+                assert code == 0, (line, err)
+                ran.append(shlex.split(line)[1])
+    assert ran == ["data", "compare", "report", "run", "predict", "predict", "export", "predict", "adapt", "predict"]
