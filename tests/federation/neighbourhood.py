@@ -8,8 +8,9 @@ import torch
 from support import LIGHT
 
 from fedexperts.config import Settings
+from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
-from fedexperts.federation.coordinator import Coordinator, Rules
+from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.envelope import Shelf
 from fedexperts.federation.local import Holding
 from fedexperts.federation.site import OWN, Site

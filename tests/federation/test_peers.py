@@ -12,9 +12,10 @@ from neighbourhood import Neighbourhood, settings_for
 from support import assert_close, make_task
 
 from fedexperts.errors import FederationError
+from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
 from fedexperts.federation.certificates import issue, make_authority
-from fedexperts.federation.coordinator import Coordinator, Rules
+from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.envelope import Shelf
 from fedexperts.federation.hub import SERVER, SERVICE, Hub, attend
 from fedexperts.federation.local import Holding

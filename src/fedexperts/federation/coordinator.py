@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import Field
-
-from fedexperts.config import Frozen, Settings, TrainSettings
+from fedexperts.config import Settings, TrainSettings
 from fedexperts.engine import Evaluation
 from fedexperts.engine.member import fitting
 from fedexperts.engine.server import Server
 from fedexperts.engine.store import MANIFEST, write_manifest
 from fedexperts.errors import FederationError, FedExpertsError, SavedStateError
 from fedexperts.federation.absences import ABSENCES, Absences
+from fedexperts.federation.asking import Asking, Rules
 from fedexperts.federation.carrier import Carrier
 from fedexperts.federation.checks import Inspector, Limits
 from fedexperts.federation.envelope import Answer, Plan, Profile, PublicSpec, Request, RequestHead, Shelf, Task
@@ -27,20 +26,6 @@ from fedexperts.methods import Channel, Reply, Round, Want, method_class
 from fedexperts.task import ClientSpec
 
 log = logging.getLogger(__name__)
-
-Take = Callable[[int, Answer], None]
-"""What is done with a site's answer; an error refuses it."""
-
-
-class Rules(Frozen):
-    """How long a server waits, for how many, and what it takes."""
-
-    deadline: float = Field(default=600.0, gt=0, description="seconds that sites have for a step")
-    minimum: int = Field(default=1, ge=1, description="replies that a round needs")
-    attempts: int = Field(default=3, ge=1, description="how often a round is tried that has fewer")
-    change_limit: float = Field(
-        default=10.0, gt=0, description="norm of a reply's change, in multiples of the norm of what was sent"
-    )
 
 
 class Coordinator(Server):
@@ -72,9 +57,9 @@ class Coordinator(Server):
         super().__init__(method, dict(enumerate(specs)), settings, specs[0].public, watching)
         self.run_name = run
         self.sites = sites
-        self.carrier = carrier
         self.folder = folder
         self.rules = rules
+        self._asking = Asking(run, sites, carrier, rules, self.absences, note)
         self.server = dict(self.start)
         self.seconds = 0.0  # of all processes that worked on this run
         limits = Limits(change=rules.change_limit)
@@ -91,7 +76,7 @@ class Coordinator(Server):
             self.continues(self.folder / STATE, manifest)
             self.seconds = manifest["seconds"]
         everybody = {client: self._request(client, Task.OPEN, self.now(0)) for client in self.specs}
-        self._gather(Task.OPEN, self.now(0), everybody, self._shelved)
+        self._asking.gather(Task.OPEN, self.now(0), everybody, self._shelved)
         while self.round < self.settings.rounds:
             start = time.monotonic()
             self.step()
@@ -123,7 +108,7 @@ class Coordinator(Server):
                 replies.append(Reply(client, message))
 
         requests = {client: self._request(client, Task.TRAIN, now, packed(message)) for client, message in sent.items()}
-        trained = self._gather(Task.TRAIN, now, requests, take, min(self.rules.minimum, len(requests)))
+        trained = self._asking.gather(Task.TRAIN, now, requests, take, min(self.rules.minimum, len(requests)))
         self._combine(replies, now)
         self._close(now, trained)
         for observer in self.observers:
@@ -138,12 +123,8 @@ class Coordinator(Server):
             if len(usual) == len(replies):
                 raise
             for client in self._inspector.unusual:
-                self._absent(client, Task.TRAIN, now, f"its reply does not fit the others' ({error})")
+                self._asking.absent(client, Task.TRAIN, now, f"its reply does not fit the others' ({error})")
             self.combine(usual, now)
-
-    def _absent(self, client: int, task: Task, now: Round, why: str) -> None:
-        log.warning("round %d, %s: without %s: %s", now.number, task, self.sites[client], why)
-        self.absences.absent(now.number, client, self.sites[client], str(task), why)
 
     def _close(self, now: Round, trained: Sequence[int]) -> None:
         """Those that have trained adopt from peers, if the method has that; all say how they do, if that is due."""
@@ -168,7 +149,7 @@ class Coordinator(Server):
             for client in asked
         }
         results: list[Evaluation] = []
-        for client in self._gather(Task.CLOSE, now, requests, take):  # in order, whoever answered first
+        for client in self._asking.gather(Task.CLOSE, now, requests, take):  # in order, whoever answered first
             self._count(client, answers[client], now)
             if (scores := answers[client].head.scores) is not None:
                 results.append(scores.of(client))
@@ -209,48 +190,6 @@ class Coordinator(Server):
         others = {k: shelf for k, shelf in (shelves or {}).items() if k != client}
         head = RequestHead(task=task, round=now.number, plan=plan, evaluate=evaluate, shelves=others)
         return Request(head, payload)
-
-    def _gather(
-        self, task: Task, now: Round, requests: Mapping[int, Request], take: Take, minimum: int = 0
-    ) -> list[int]:
-        """Ask, and take the answers that are right; whose they were. With fewer than the minimum, ask again."""
-        done: list[int] = []
-        why: dict[int, str] = {}
-        for _ in range(self.rules.attempts):
-            raw = {client: request.to_bytes() for client, request in requests.items() if client not in done}
-            why = dict.fromkeys(raw, f"no answer within {self.rules.deadline:g} s")
-            self._note(doing=str(task), in_round=now.number, waiting=[self.sites[client] for client in raw])
-            for client, answered in self.carrier.ask(raw, self.rules.deadline) if raw else ():
-                try:
-                    take(client, self._opened(answered, task, now))
-                except FedExpertsError as error:
-                    why[client] = str(error)
-                else:
-                    done.append(client)
-                self._note(waiting=[self.sites[c] for c in raw if c not in done])
-            if len(done) >= minimum:
-                break
-        missing = {client: why[client] for client in requests if client not in done}
-        self._note(waiting=[], absent={self.sites[client]: reason for client, reason in missing.items()})
-        for client, reason in missing.items():
-            self._absent(client, task, now, reason)
-        if len(done) < minimum:
-            named = "; ".join(f"{self.sites[client]}: {reason}" for client, reason in missing.items())
-            raise FederationError(
-                f"round {now.number} has {len(done)} replies after {self.rules.attempts} attempts, {minimum} are "
-                f"needed ({named})"
-            )
-        return sorted(done)
-
-    def _opened(self, raw: bytes, task: Task, now: Round) -> Answer:
-        answer = Answer.from_bytes(raw)
-        if answer.head.refused:
-            raise FederationError(f"it refuses: {answer.head.refused}")
-        expected = (task, self.run_name, now.number)
-        found = (answer.head.task, answer.head.run, answer.head.round)
-        if found != expected:
-            raise FederationError(f"it answers {found} where it was asked {expected}")
-        return answer
 
 
 def _specs(settings: Settings, sites: Sequence[str], profiles: Mapping[int, Profile]) -> list[ClientSpec]:

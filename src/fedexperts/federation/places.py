@@ -8,8 +8,8 @@ from pydantic import Field
 
 from fedexperts.config import Frozen, read_toml
 from fedexperts.errors import FederationError
+from fedexperts.federation.asking import Rules
 from fedexperts.federation.certificates import issue, make_authority
-from fedexperts.federation.coordinator import Rules
 from fedexperts.federation.envelope import Name
 from fedexperts.federation.hub import SERVER
 

@@ -14,9 +14,10 @@ import torch
 from fedexperts.api import environment
 from fedexperts.config import Settings, TaskSettings
 from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.carrier import Carrier, introductions
-from fedexperts.federation.coordinator import Coordinator, Rules
+from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.hub import SERVER, Hub, attend
 from fedexperts.federation.local import Holding
 from fedexperts.federation.peers import Peers, serve_spool
