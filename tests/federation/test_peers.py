@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neighbourhood import Neighbourhood, settings_for
 from support import assert_close, make_task
 
-from fedexperts.errors import FederationError
+from fedexperts.errors import FederationError, UnreachableError
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
 from fedexperts.federation.certificates import issue, make_authority
@@ -23,7 +23,7 @@ from fedexperts.federation.peers import SERVICE as PEERS
 from fedexperts.federation.peers import Peers, serve_spool
 from fedexperts.federation.site import Site
 from fedexperts.federation.spool import Spool
-from fedexperts.federation.wire import Channel, UnreachableError
+from fedexperts.federation.wire import Channel
 
 TASK = make_task("cnn5", sizes=(20, 16, 12))
 SHELF = Shelf(site="b", address="", version="000001-trained", digests={})

@@ -76,6 +76,9 @@ def test_a_site_refuses_what_its_operator_did_not_agree_to(tmp_path: Path) -> No
     private = Message({"local_expert.fc1.weight": next(iter(federation.server.values()))})
     assert "local_expert is private" in refusal(there.sites[0].answer(Request(head, private.to_bytes()).to_bytes()))
 
+    nothing = Request(head, Message({"x.y": torch.zeros(1)}).to_bytes())  # the method does not find what it needs
+    assert "neither keeps nor receives" in refusal(there.sites[0].answer(nothing.to_bytes()))
+
     def planned(**values: object) -> str:
         plan = head.plan.model_copy(update=values)
         return refusal(there.sites[0].answer(Request(head.model_copy(update={"plan": plan})).to_bytes()))
@@ -84,6 +87,8 @@ def test_a_site_refuses_what_its_operator_did_not_agree_to(tmp_path: Path) -> No
     options = {"pretrained": "/etc", "embedding": "frozen"}
     reads = head.plan.settings | {"method": "fedmoe-da", "options": options}
     assert "a server may not name files of a site" in planned(settings=reads)
+    code = head.plan.client.model_copy(update={"model": "os:system"})
+    assert "a server may not name code for a site to run" in planned(client=code)
     more = head.plan.client.model_copy(update={"samples": 21})
     assert "planned for other data than this site has: training samples: 20, not 21" in planned(client=more)
     assert "String should match pattern" in planned(run="../../etc")

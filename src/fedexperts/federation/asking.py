@@ -63,6 +63,8 @@ class Asking:
                     take(client, self._opened(answered, task, now))
                 except FedExpertsError as error:
                     why[client] = str(error)
+                except (RuntimeError, ValueError, LookupError, TypeError) as error:
+                    why[client] = f"its answer cannot be used ({type(error).__name__}: {error})"
                 else:
                     done.append(client)
                 self._note(waiting=self._named(client for client in raw if client not in done))

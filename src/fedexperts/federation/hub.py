@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from fedexperts.errors import FederationError
+from fedexperts.errors import FederationError, UnreachableError
 from fedexperts.federation.site import Site
-from fedexperts.federation.wire import Channel, UnreachableError, serve
+from fedexperts.federation.wire import Channel, serve
 
 log = logging.getLogger(__name__)
 

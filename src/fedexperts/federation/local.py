@@ -11,7 +11,7 @@ from fedexperts.config import Frozen, Settings, TrainSettings
 from fedexperts.data import ClientData, Dataset, label_counts
 from fedexperts.engine.exchange import exchange
 from fedexperts.engine.usable import Usable
-from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.errors import FederationError, FedExpertsError, UnreachableError
 from fedexperts.federation.envelope import Fetched, Plan, Profile, Scores, Shelf, digest
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.methods import Channel, Message, Round, State, Want, method_class, part_of
@@ -157,9 +157,15 @@ class Local(Usable):
 
     def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
         found: dict[Want, Message] = {}
+        away: set[int] = set()
         for want in wants:
+            if want.peer in away:
+                continue
             try:
                 found[want] = self._fetched(want)
+            except UnreachableError as error:  # waited for once, not for each of its experts
+                log.warning("round %d: without client %d: %s", now.number, want.peer, error)
+                away.add(want.peer)
             except FederationError as error:
                 log.warning("round %d: %s of client %d: %s", now.number, want.what, want.peer, error)
         return found

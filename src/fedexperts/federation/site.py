@@ -55,6 +55,9 @@ class Site:
             reason = str(error)
         except OSError as error:  # a disk that is full
             reason = f"{error.filename or 'the disk'}: {error.strerror or error}"
+        except Exception as error:  # whatever a server sends, the site stays
+            log.exception("a request could not be done")
+            reason = f"{type(error).__name__} in doing it; the site's log has more"
         log.warning("refused: %s", reason)
         return Answer(asked.model_copy(update={"refused": reason[:2000]})).to_bytes()
 
@@ -72,7 +75,7 @@ class Site:
         if head.round <= vault.answered(head.task) or head.round < vault.trained:
             raise FederationError(
                 f"round {head.round} of run {head.plan.run} is an old one: this site has done it, or a later one, "
-                f"otherwise (it has trained up to round {vault.trained})"
+                f"otherwise (it has trained up to round {vault.trained}); a new run needs a new name"
             )
         step = _Step(self._local(head.plan), vault, self.spool, self._address)
         return step.train(request, raw) if head.task is Task.TRAIN else step.close(request, raw)

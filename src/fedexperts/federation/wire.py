@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from fedexperts.errors import FederationError
+from fedexperts.errors import FederationError, UnreachableError
 from fedexperts.federation.certificates import AUTHORITY, CERTIFICATE, KEY
 
 log = logging.getLogger(__name__)
@@ -84,10 +84,6 @@ class Channel:
 
     def close(self) -> None:
         self._channel.close()
-
-
-class UnreachableError(FederationError):
-    """Nobody answers there, or not in time, or without the right certificate; it may be tried again."""
 
 
 def _own(folder: Path) -> tuple[bytes, bytes, bytes]:
