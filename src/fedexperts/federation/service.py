@@ -14,6 +14,7 @@ import torch
 from fedexperts.api import environment
 from fedexperts.config import Settings, TaskSettings
 from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.carrier import Carrier, introductions
@@ -81,7 +82,7 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     classes = [str(number) for number in range(profiles[0].classes)]
     nobodys = np.zeros((len(sites), len(classes)), np.int64)
     write_labels(folder / LABELS, classes, sites, nobodys)
-    method = coordinator.method
+    method, missing = coordinator.method, (folder / ABSENCES).exists()
     record = Record(
         settings=settings,
         title=method.title or method.name,
@@ -93,6 +94,7 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
             *filter(None, [coordinator.note, method.note]),
             *method.remarks(coordinator.server),
             f"a federation of {', '.join(sites)}; who has which labels only they know",
+            *([f"sites were missing at times ({ABSENCES}); a model counts as it last was"] * missing),
         ],
         environment=environment(torch.device("cpu")),
         seconds=coordinator.seconds,
