@@ -30,9 +30,10 @@ class Profiles(Frozen):
 
 def introductions(carrier: Carrier, sites: Sequence[str], saved: Path, seconds: float) -> Mapping[int, Profile]:
     """Every site says what data it has; a run can begin when all have, and holds them to it: `saved` is the file."""
-    if saved.exists():
-        return Profiles.model_validate_json(saved.read_text(encoding="utf-8")).of
     found: dict[int, Profile] = {}
+    if saved.exists():
+        found = Profiles.model_validate_json(saved.read_text(encoding="utf-8")).of
+    saved.parent.mkdir(parents=True, exist_ok=True)
     ask = Request(RequestHead(task=Task.PROFILE)).to_bytes()
     while missing := [client for client in range(len(sites)) if client not in found]:
         log.info("waiting for %s", ", ".join(sites[client] for client in missing))
@@ -44,6 +45,5 @@ def introductions(carrier: Carrier, sites: Sequence[str], saved: Path, seconds: 
                 continue
             if profile is not None:
                 found[client] = profile
-    saved.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(saved, Profiles(of=found).model_dump_json())
+                write_atomically(saved, Profiles(of=found).model_dump_json())
     return found

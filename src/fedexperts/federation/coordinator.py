@@ -75,6 +75,7 @@ class Coordinator(Server):
                 raise SavedStateError(f"the run in {self.folder} was started with other sites, or other data at them")
             self.continues(self.folder / STATE, manifest)
             self.seconds = manifest["seconds"]
+            self._note(round=self.round)
         everybody = {client: self._request(client, Task.OPEN, self.now(0)) for client in self.specs}
         self._asking.gather(Task.OPEN, self.now(0), everybody, self._shelved)
         while self.round < self.settings.rounds:

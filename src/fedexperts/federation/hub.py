@@ -91,7 +91,7 @@ class Hub:
 
 
 def attend(
-    site: Site, folder: Path, address: str, back_off: float = 30.0, wanted: Callable[[], bool] = lambda: True
+    site: Site, folder: Path, address: str, back_off: float = 5.0, wanted: Callable[[], bool] = lambda: True
 ) -> None:
     """A site's end: ask for work, do it, bring the answer, as long as wanted. A server that is away is waited for."""
     channel, pause = Channel(folder, address, SERVER), 0.5
