@@ -31,6 +31,7 @@ test-federation: install  ## federations of real processes that are killed, and 
 bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/experts.py
+	$(BIN)/python benchmarks/backbones.py
 
 clean:
 	rm -rf .venv demo build src/*.egg-info

@@ -8,7 +8,7 @@ import argparse
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,21 @@ from fedexperts.methods import Model, method_class
 from fedexperts.models import build
 from fedexperts.task import Task
 
-Parts = dict[str, Callable[[], dict[str, float]]]
+Figures = Mapping[str, float | str]
+Parts = Mapping[str, Callable[[], Figures]]
 """What is measured: title → work that gives figures by name."""
 BATCH, TRAIN, TEST, VALIDATION, LR = 50, 500, 100, 50, 0.01
 
 
-def images(clients: int, model: str) -> Task:
+def images(clients: int, model: str, train: int = TRAIN, test: int = TEST, validation: int = VALIDATION) -> Task:
     """CIFAR-sized noise: 500 images to train, 100 to test and 50 to validate for each client."""
-    each = TRAIN + TEST + VALIDATION
+    each = train + test + validation
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 256, (min(clients, 200) * each, 3, 32, 32), dtype=np.uint8)
     labels = rng.integers(0, 10, len(inputs))
     dataset = Dataset("noise", inputs, labels, tuple(map(str, range(10))))
     owned = np.arange(clients * each).reshape(clients, each) % len(inputs)
-    split = [ClientData(o[:TRAIN], o[TRAIN + TEST :], o[TRAIN : TRAIN + TEST]) for o in owned]
+    split = [ClientData(o[:train], o[train + test :], o[train : train + test]) for o in owned]
     return Task(TaskSettings.check({"clients": clients, "model": model}), dataset, tuple(split))
 
 
@@ -139,11 +140,15 @@ def machine(device: str, commit: str | None) -> dict[str, str]:
     return environment(torch.device(device)) | {"commit": commit or head.stdout.strip() or "unknown"}
 
 
+def shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.2f}"
+
+
 def markdown(found: dict[str, dict[str, Any]]) -> str:
     lines = [" · ".join(f"{name} {value}" for name, value in found["machine"].items())]
     for title, figures in found.items():
         if title != "machine":
-            rows = [f"| {name.strip()} | {value:,.2f} |" for name, value in figures.items()]
+            rows = [f"| {name.strip()} | {shown(value)} |" for name, value in figures.items()]
             lines += ["", f"### {title}", "", "| | |", "|---|---:|", *rows]
     return "\n".join(lines) + "\n"
 
@@ -156,7 +161,7 @@ def report(parts: Parts, environment: dict[str, str], path: Path | None) -> None
         found[title] = part()
         print(f"\n{title}")
         for name, value in found[title].items():
-            print(f"  {name:48} {value:12,.2f}", flush=True)
+            print(f"  {name:48} {shown(value):>12}", flush=True)
         if path:
             path.write_text(markdown(found), encoding="utf-8")
 

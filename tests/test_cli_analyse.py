@@ -13,13 +13,14 @@ QUICK = {"rounds": 2, "batch_size": 32, "device": "cpu"}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FedMoE, Standalone and PM-MoE on one task, FedMoE again with another rate of its gate, and FedMoE-DA."""
+    """FedMoE, Standalone, PM-MoE and FedEMoE on one task, FedMoE with another rate of its gate, and FedMoE-DA."""
     folder = tmp_path_factory.mktemp("runs")
     task = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60)
     fedexperts.run("fedmoe", task, out=folder / "fedmoe", gate_width=4, gate_lr=0.1, **QUICK)
     fedexperts.run("standalone", task, out=folder / "standalone", **QUICK)
     fedexperts.run("fedmoe", task, out=folder / "slow", gate_width=4, gate_lr=0.01, **QUICK)
     fedexperts.run("pm-moe", task, out=folder / "pm", gate_epochs=2, **QUICK)
+    fedexperts.run("fedemoe", task, out=folder / "emoe", width=12, hidden=6, scale_every=1, **QUICK)
     peers = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60, model="cnn-da")
     fedexperts.run("fedmoe-da", peers, out=folder / "da", experts=3, asked=2, **QUICK)
     (folder / "empty").mkdir()
@@ -46,7 +47,11 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("matrix", "da", "--experts"), "A client's experts are on average"),
         (("experts", "da", "--clients", "2,0"), "page: experts.html"),
         (("peers", "da", "--edges", 2), "fetches between"),
-        (("traffic", "da", "standalone"), ": 0 MB through the server, 0 MB between"),
+        (("traffic", "da", "standalone"), "(model cnn5): 0 MB through the server, 0 MB between"),
+        (("traffic", "emoe"), "MB with 9 sub-experts; the last change was in round 1)"),
+        (("tree", "emoe", "standalone"), "From 3 to 9 sub-experts (9 at most): 3 times one became a mixture"),
+        (("spectra", "emoe"), "Of 9 sub-experts: "),
+        (("use", "emoe"), "The shared expert is asked for "),
         (("mixture", "pm", "standalone"), "The mixture for all clients: "),
         (("pool", "pm", "standalone"), "A client's own module has on average "),
     ],
@@ -100,6 +105,17 @@ def test_the_report_shows_the_pool(cli: Cli, runs: Path) -> None:
         assert heading in page
 
 
+def test_the_report_shows_the_tree(cli: Cli, runs: Path) -> None:
+    assert len((runs / "emoe" / "tree.csv").read_text().splitlines()) == 1 + 3 + 9
+    assert cli("analyse", "use", runs / "emoe", runs / "standalone")[0] == 0
+    assert len((runs / "emoe" / "use.csv").read_text().splitlines()) == 1 + 3
+    assert cli("report", runs / "emoe")[0] == 0
+    page = Path("report.html").read_text(encoding="utf-8")
+    for heading in ("How the shared expert grew", "Spectra of the sub-experts", "Who uses which", "Traffic over"):
+        assert heading in page
+    assert not [*(runs / "fedmoe").glob("tree.csv"), *(runs / "standalone").glob("use.csv")]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -111,7 +127,7 @@ def test_the_report_shows_the_pool(cli: Cli, runs: Path) -> None:
         (("tsne", "fedmoe", "--samples", "0"), "--samples"),
         (("tsne", "fedmoe", "--samples", "1"), "t-SNE needs at least 4 samples"),
         (("clients", "fedmoe"), "Missing argument 'other'"),
-        (("clients", ".", "standalone"), "these folders hold 6; name the runs"),
+        (("clients", ".", "standalone"), "these folders hold 7; name the runs"),
         (("cost", "nothing"), "there is no run folder nothing"),
         (("cost", "empty"), "is not a run folder"),
         (("cost", "fedmoe", "--target", "101"), "--target"),
@@ -124,6 +140,9 @@ def test_the_report_shows_the_pool(cli: Cli, runs: Path) -> None:
         (("peers", "da", "--edges", "0"), "--edges"),
         (("mixture", "fedmoe"), "FedMoE (fedmoe): no modules are pooled there"),
         (("pool", "fedmoe"), "FedMoE (fedmoe): no modules are pooled there"),
+        (("tree", "fedmoe"), "FedMoE (fedmoe): no shared expert grows or shrinks there (no tree.csv)"),
+        (("spectra", "fedmoe"), "FedMoE (fedmoe): no shared expert that is made of others is there"),
+        (("use", "fedmoe"), "FedMoE (fedmoe): no shared expert that is made of others is there"),
         (("weather", "fedmoe"), "weather"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -140,7 +159,7 @@ def test_wrong_input(cli: Cli, runs: Path, words: tuple[str, ...], says: str) ->
 def test_every_kind_has_an_example(cli: Cli) -> None:
     for kind in (
         "clients", "cost", "sweep", "convergence", "gates", "tsne", "experts", "matrix", "peers", "traffic", "mixture",
-        "pool",
+        "pool", "tree", "spectra", "use",
     ):  # fmt: skip
         code, out, _ = cli("analyse", kind, "--help")
         assert code == 0

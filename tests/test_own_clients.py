@@ -40,6 +40,7 @@ def test_test_stays_test_and_validation_is_cut_from_train() -> None:
         assert len(data.validation) == round(0.2 * len(train))
         assert set(task.dataset.labels[data.validation]) == {0, 1, 2}
     assert task.client_names == own.NAMES
+    assert fedexperts.Task.of_clients(clients(), name="scans/v1.2").settings.data == "scans/v1.2"
     assert task.settings.model == ("Net", "Net 2", "own:flat")
 
 
@@ -172,8 +173,9 @@ def test_a_folder_of_tables(cli: Cli, here: Path) -> None:
     assert dataset.columns == ("income", "age")
     training = np.concatenate([client.train for client in result.simulation.task.clients])
     np.testing.assert_allclose(result.simulation.data.inputs.numpy()[training].mean(0), 0, atol=1e-4)
-    code, out, _ = cli("report", "run")
+    code, out, _ = cli("report", "run", "--out", "page.html")
     assert code == 0
+    assert '"ticktext":["north","south","west"]' in Path("page.html").read_text()
     # What a run saves repeats it.
     assert cli("run", "fedper", "--config", "run/settings.toml", "--out", "again")[0] == 0
     assert Path("run/history.csv").read_bytes() == Path("again/history.csv").read_bytes()
@@ -184,6 +186,9 @@ def test_folders_of_texts_and_pictures(cli: Cli, here: Path) -> None:
     own.folder_of_pictures(here / "pictures", side=9)
     assert cli("run", "fedavg", "--data", "./texts", *SMALL, "--out", "t")[0] == 0
     assert fedexperts.load("t").record.settings.model == ("fasttext",)
+    only_cats = [line for line in Path("texts/north/train.jsonl").read_text().splitlines() if '"label": "cat"' in line]
+    Path("texts/north/train.jsonl").write_text("\n".join(only_cats))
+    assert fedexperts.Task.of(data="texts/").settings.model == ("fasttext",)
     assert cli("run", "fedavg", "--data", here / "pictures", "--image-size", 6, *SMALL, "--out", "p")[0] == 0
     loaded = fedexperts.load("p")
     assert loaded.simulation.task.shape == (1, 6, 6)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexperts.analyses.tables import write_table
 from fedexperts.client import Client
 from fedexperts.config import EngineSettings, Settings, TaskSettings, TrainSettings
 from fedexperts.engine import ClientModel, Joining, Observer, Simulation
@@ -23,6 +24,7 @@ from fedexperts.engine.store import MANIFEST
 from fedexperts.errors import DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.export import save_model
 from fedexperts.files import write_atomically
+from fedexperts.given import with_model
 from fedexperts.measure import (
     FETCHES,
     HISTORY,
@@ -41,7 +43,7 @@ from fedexperts.measure import (
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
-from fedexperts.task import Task, with_model
+from fedexperts.task import Task
 
 BEFORE = "before"
 """The folder inside a run's of the run that came before it: PM-MoE's first phase."""
@@ -365,12 +367,14 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         + list(simulation.method.remarks(simulation.server))
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
-        environment=environment(simulation.device),
+        environment=environment(simulation.device) | {"executor": simulation.executor.said},
         seconds=simulation.seconds,
         fingerprint=simulation.fingerprint,
         folder=folder,
     )
     if folder is not None:
+        for name, (header, rows) in simulation.method.tables(simulation.server).items():
+            write_table(folder / name, header, ([f"{value:.6g}" for value in row] for row in rows))
         record.save(folder)
     return Result(record, simulation, folder, before)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedexperts.cli_federation import federation, node, server, site
-from fedexperts.cli_pool import analyse
 from fedexperts.cli_results import results
+from fedexperts.cli_tree import analyse
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.options import takes
@@ -264,8 +264,9 @@ def data(
     from rich.table import Table
 
     from fedexperts.data import known
+    from fedexperts.given import with_model
     from fedexperts.report.page import write_label_page
-    from fedexperts.task import Task, with_model
+    from fedexperts.task import Task
 
     given = _values(config, values, no_more(context.args))
     if not given and out is None:

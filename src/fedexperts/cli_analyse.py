@@ -1,8 +1,8 @@
 """`fedexperts analyse`: one command for each question to finished runs. It prints the answer and draws it on a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -10,6 +10,7 @@ from fedexperts.errors import MethodError, SettingsError
 from fedexperts.terminal import console, run_folders
 
 if TYPE_CHECKING:
+    from fedexperts.engine import Simulation
     from fedexperts.measure import Record
     from fedexperts.report.section import Section
 
@@ -25,6 +26,12 @@ Out = Annotated[Path, typer.Option(help="the page")]
 DataDir = Annotated[Path | None, typer.Option(help="folder with the data files, if it has moved")]
 Reading = Annotated[Kind, typer.Option("--figure", help="the round that counts: best on validation data, best, last")]
 NO_EXPERTS = "no experts are weighed there, or not as many by every client, so there is no gate to look at"
+
+
+class Answer(Protocol):
+    """What an analysis finds."""
+
+    def save(self, path: Path) -> None: ...
 
 
 @analyse.command()
@@ -114,16 +121,13 @@ def gates(
     them from then on.
     Example: fedexperts analyse gates demo/fedmoe --clients 0,3,5
     """
-    from fedexperts import analyses, api
+    from fedexperts import analyses
     from fedexperts.report import sections
 
     gated = those(records_of(runs), analyses.weighs, NO_EXPERTS)
     chosen = [chosen_clients(clients, record, sections.SHOWN_CLIENTS) for record in gated]
-    for record in gated:
-        folder = folder_of(record)
-        analyses.gate_weights(api.load(folder, data_dir).simulation).save(folder / analyses.GATES)
-    shown = zip(gated, chosen, names_of(gated), strict=True)
-    show(gated, [section for about in shown for section in sections.gates(*about)], out)
+    ask(gated, analyses.gate_weights, analyses.GATES, data_dir)
+    show_each(gated, sections.gates, out, chosen)
 
 
 @analyse.command()
@@ -151,8 +155,7 @@ def tsne(
         folder = folder_of(record)
         table = analyses.embed(api.load(folder, data_dir).simulation, own, samples)
         table.save(folder / analyses.REPRESENTATIONS)
-    shown = zip(records, names_of(records), strict=True)
-    show(records, [section for about in shown for section in sections.representations(*about)], out)
+    show_each(records, sections.representations, out)
 
 
 def records_of(runs: list[Path]) -> "list[Record]":
@@ -180,10 +183,15 @@ def folder_of(record: "Record") -> Path:
     return record.folder
 
 
-def names_of(records: "Sequence[Record]") -> list[str]:
-    from fedexperts.report.runs import run_names
+def ask(
+    records: "Sequence[Record]", question: "Callable[[Simulation], Answer]", file: str, data_dir: Path | None
+) -> None:
+    """Let the models of each run answer, and leave the answer in its folder."""
+    from fedexperts import api
 
-    return run_names(records)
+    for record in records:
+        folder = folder_of(record)
+        question(api.load(folder, data_dir).simulation).save(folder / file)
 
 
 def chosen_clients(asked: str | None, record: "Record", few: int) -> list[int]:
@@ -197,6 +205,16 @@ def chosen_clients(asked: str | None, record: "Record", few: int) -> list[int]:
     if not chosen or not all(0 <= client < total for client in chosen):
         raise SettingsError(f"--clients cannot be '{asked}': there are {total} clients, numbered from 0")
     return chosen
+
+
+def show_each(
+    records: "Sequence[Record]", sections_of: "Callable[..., Iterable[Section]]", out: Path, *own: Sequence[Any]
+) -> None:
+    """The sections of each run, from the record, what is its `own`, and how it is called among the others."""
+    from fedexperts.report.runs import run_names
+
+    shown = zip(records, *own, run_names(records), strict=True)
+    show(records, [section for about in shown for section in sections_of(*about)], out)
 
 
 def show(records: "Sequence[Record]", found: "Sequence[Section]", out: Path) -> None:

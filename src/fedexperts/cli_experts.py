@@ -11,11 +11,12 @@ from fedexperts.cli_analyse import (
     Out,
     Runs,
     analyse,
+    ask,
     chosen_clients,
     folder_of,
-    names_of,
     records_of,
     show,
+    show_each,
     those,
 )
 
@@ -40,17 +41,14 @@ def experts(
     been there, its gates.csv is made. The run's report shows it from then on.
     Example: fedexperts analyse experts demo/fedmoe --clients 0,3,5
     """
-    from fedexperts import analyses, api
+    from fedexperts import analyses
     from fedexperts.report import peer_sections
 
     gated = those(records_of(runs), analyses.weighs, NO_EXPERTS)
     chosen = [chosen_clients(clients, record, 0) if clients else [] for record in gated]
-    for record in gated:
-        folder = folder_of(record)
-        if not (folder / analyses.GATES).exists():
-            analyses.gate_weights(api.load(folder, data_dir).simulation).save(folder / analyses.GATES)
-    shown = zip(gated, chosen, names_of(gated), strict=True)
-    show(gated, [section for about in shown for section in peer_sections.experts(*about)], out)
+    unasked = [record for record in gated if not (folder_of(record) / analyses.GATES).exists()]
+    ask(unasked, analyses.gate_weights, analyses.GATES, data_dir)
+    show_each(gated, peer_sections.experts, out, chosen)
 
 
 @analyse.command()
@@ -66,15 +64,12 @@ def matrix(
     from then on.
     Example: fedexperts analyse matrix runs/fedmoe-da-digits-001 --experts
     """
-    from fedexperts import analyses, api
+    from fedexperts import analyses
     from fedexperts.report import peer_sections
 
     mixed = those(records_of(runs), analyses.mixes, "no expert is mixed of others' there by an aggregation matrix")
-    for record in mixed:
-        folder = folder_of(record)
-        analyses.aggregation_matrix(api.load(folder, data_dir).simulation).save(folder / analyses.MATRIX)
-    shown = zip(mixed, names_of(mixed), strict=True)
-    show(mixed, [section for record, name in shown for section in peer_sections.matrix(record, experts, name)], out)
+    ask(mixed, analyses.aggregation_matrix, analyses.MATRIX, data_dir)
+    show_each(mixed, peer_sections.matrix, out, [experts] * len(mixed))
 
 
 @analyse.command()
@@ -94,14 +89,14 @@ def peers(
         return (folder_of(record) / FETCHES).exists()
 
     talking = those(records_of(runs), fetches, f"no client has fetched anything from another there (no {FETCHES})")
-    shown = zip(talking, names_of(talking), strict=True)
-    show(talking, [section for record, name in shown for section in peer_sections.peers(record, edges, name)], out)
+    show_each(talking, peer_sections.peers, out, [edges] * len(talking))
 
 
 @analyse.command()
 def traffic(runs: Runs, out: Out = Path("traffic.html")) -> None:
     """Bytes through the server and between clients, over the rounds; seeds are averaged.
 
+    Where a shared expert grows, beside how many sub-experts it has.
     Example: fedexperts analyse traffic demo/fedmoe demo/fedavg
     """
     from fedexperts.report import peer_sections

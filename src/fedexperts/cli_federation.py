@@ -73,7 +73,7 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     settings, part = settings_for(method, values), holding.number
     profile = holding.profile.model_dump(include={"shape", "classes", "samples"})
     spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
-    plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=spec)
+    plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=(spec,))
     local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves)
     table = Table("tensor", "shape", "type", "bytes", box=None)
     for way, message in local.outgoing().items():

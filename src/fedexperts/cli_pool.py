@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedexperts.cli_analyse import DataDir, Out, Runs, folder_of, names_of, records_of, show, those
+from fedexperts.cli_analyse import DataDir, Out, Runs, ask, records_of, show_each, those
 from fedexperts.cli_experts import analyse
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def mixture(runs: Runs, out: Out = Path("mixture.html")) -> None:
         return analyses.mixture(record) is not None
 
     pooled = those(records_of(runs), chooses, "no modules are pooled there, so there is no mixture to choose")
-    shown = zip(pooled, names_of(pooled), strict=True)
-    show(pooled, [section for record, name in shown for section in pool_sections.mixture(record, name)], out)
+    show_each(pooled, pool_sections.mixture, out)
 
 
 @analyse.command()
@@ -38,12 +37,9 @@ def pool(runs: Runs, data_dir: DataDir = None, out: Out = Path("pool.html")) -> 
     on.
     Example: fedexperts analyse pool runs/pm-moe-digits-001
     """
-    from fedexperts import analyses, api
+    from fedexperts import analyses
     from fedexperts.report import pool_sections
 
     pooled = those(records_of(runs), analyses.pools, "no modules are pooled there")
-    for record in pooled:
-        folder = folder_of(record)
-        analyses.pool_use(api.load(folder, data_dir).simulation).save(folder / analyses.POOL)
-    shown = zip(pooled, names_of(pooled), strict=True)
-    show(pooled, [section for record, name in shown for section in pool_sections.pool(record, name)], out)
+    ask(pooled, analyses.pool_use, analyses.POOL, data_dir)
+    show_each(pooled, pool_sections.pool, out)

@@ -35,6 +35,11 @@ ClientNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn)]
 Seeds = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
 
 DriftName = Literal["none", "sudden", "gradual"]
+TOGETHER = {
+    "heterogeneous": tuple(f"cnn{i}" for i in range(1, 6)),
+    "backbones": ("resnet18", "resnet34", "mobilenet-512", "googlenet-512"),
+}
+"""Names for several models: FedMoE's five, and FedEMoE's four backbones, which end alike."""
 PartitionName = Literal["homogeneous", "pathological", "dirichlet", "dirichlet-shared", "own"]
 
 
@@ -109,7 +114,7 @@ class TaskSettings(Frozen):
     model: NamesInTurn = Field(
         ("cnn5",),
         description="model (texts: fasttext); several, with commas, go to the clients in turn; "
-        "'heterogeneous' = cnn1…cnn5",
+        "'heterogeneous' = cnn1…cnn5, 'backbones' = resnet18, resnet34, mobilenet-512, googlenet-512",
     )
     common_model: str | None = Field(
         None, description="model of methods that need one for all (default: the last of --model)"
@@ -126,16 +131,19 @@ class TaskSettings(Frozen):
         A folder's name ends with a slash.
         """
         data = values.get("data")
-        if not isinstance(data, str) or not (Path(data).suffix or "/" in data):
+        if not isinstance(data, str):
             return values
         path = Path(values.get("data_dir") or "", data)
-        is_folder = data.endswith("/") or path.expanduser().is_dir()
+        is_folder = data.endswith("/") or ("/" in data and path.expanduser().is_dir())
+        of_python = values.get("partition") == "own"  # then it is just a name
+        if not is_folder and (of_python or not path.suffix):
+            return values
         return {**values, "data": path.name + "/" * is_folder, "data_dir": path.parent}
 
     @field_validator("model")
     @classmethod
-    def _heterogeneous(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"cnn{i}" for i in range(1, 6)) if names == ("heterogeneous",) else names
+    def _together(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return TOGETHER.get(names[0], names) if len(names) == 1 else names
 
 
 class TrainSettings(Frozen):
@@ -156,10 +164,12 @@ class EngineSettings(Frozen):
     """Where and how it runs. Of these only precision changes the digits, and `evaluate_every` what is looked at."""
 
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 …")
-    executor: Literal["auto", "loop", "workers", "stacked"] = Field(
-        "auto", description="one by one, one worker per core, or all clients as one program"
+    executor: Literal["auto", "loop", "workers", "captured", "stacked"] = Field(
+        "auto",
+        description="one by one, one worker per core, one by one with captured steps (CUDA), or all clients as one "
+        "program; auto: workers on a CPU, on CUDA stacked for small models and captured for large ones",
     )
-    graphs: bool = Field(True, description="stacked on CUDA: capture the training steps as graphs")
+    graphs: bool = Field(True, description="captured or stacked on CUDA: capture the training steps as graphs")
     compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
     group_size: int | None = Field(
         None, ge=1, description="about how many clients are on the device at once (default: as many as are sampled)"

@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from fedexperts.card import ABOUT, TENSORS, can_find, card
 from fedexperts.config import TrainSettings
 from fedexperts.data import Form, Scale, Vocabulary
 from fedexperts.engine import ClientModel
@@ -21,12 +22,11 @@ from fedexperts.errors import ModelError, SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure import Kind
 from fedexperts.methods import State, method_class, pack
-from fedexperts.models import MODELS, ModelRef, ModelSource, model_ref
-from fedexperts.models.own import is_place
+from fedexperts.models import ModelRef, ModelSource, model_ref
 from fedexperts.task import ClientSpec
 
 FORMAT = 1
-TENSORS, ABOUT, WORDS, CARD = "model.safetensors", "model.json", "words.txt", "README.md"
+WORDS, CARD = "words.txt", "README.md"
 PROGRAM, ONNX = "model.pt2", "model.onnx"
 
 
@@ -41,7 +41,7 @@ def save_model(model: ClientModel, folder: Path, tested: Mapping[Kind, float], e
     if model.form.vocabulary is not None:
         write_atomically(folder / WORDS, "\n".join(model.form.vocabulary.words))
     programs = _programs(model, folder)
-    write_atomically(folder / CARD, _card(model, tested, environment, programs))
+    write_atomically(folder / CARD, card(model, tested, environment, programs, _twice(model)))
     write_atomically(folder / ABOUT, json.dumps(_about(model), indent=1, ensure_ascii=False))  # last: it is whole now
     return folder
 
@@ -139,7 +139,7 @@ def _again(name: str, given: ModelSource | None, head: str | None, option: str, 
     """The model of that name, or the one that is given for it."""
     if given is not None:
         return model_ref(given, head)
-    if not _can_find(name):
+    if not can_find(name):
         raise ModelError(
             f"'{name}' was given in Python; give it again: load_exported('{folder}', {option}=…). Without its code, "
             f"{PROGRAM} is a whole program: torch.export.load('{folder / PROGRAM}').module()"
@@ -203,92 +203,3 @@ def _quiet() -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     said = re.split(r"[.!\n\x1b]", str(error).strip())[0]
     return f"it cannot be made ({type(error).__name__}: {said:.150})"
-
-
-# --- the card
-
-
-def _card(
-    model: ClientModel, tested: Mapping[Kind, float], environment: Mapping[str, str], programs: Mapping[str, str]
-) -> str:
-    method, client, form = model.method, model.client, model.form
-    parts = [f"| {part} | {owner} |" for part, owner in method.owners.items()]
-    accuracy = [f"| {kind} | {100 * value:.2f} % |" for kind, value in tested.items()]
-    there = [
-        f"- `{name}`: {why or 'a whole program, from the samples to the probabilities'}"
-        for name, why in programs.items()
-    ]
-    return "\n".join(
-        [
-            f"# {client.called.capitalize()}'s model, trained with {method.title}",
-            "",
-            f"{method.source}. Client {client.name or client.id} was one of {client.clients}; it trained on "
-            f"{client.samples} samples of its own. Its model: `{client.model}`.",
-            "",
-            "## What it takes and gives",
-            "",
-            f"- Samples: {_takes(form)}",
-            f"- Probabilities of {len(model.class_names)} classes, in this order: {', '.join(model.class_names)}.",
-            "",
-            "```python",
-            "import fedexperts",
-            "",
-            f"model = fedexperts.load_exported({_call(model)})  # this folder",
-            "probabilities = model.predict(samples)  # samples × classes",
-            "```",
-            "",
-            "On the command line: `fedexperts predict FOLDER FILE`.",
-            "",
-            "## How good it is",
-            "",
-            "On the client's own test data. *last* is the model in this folder; *selected* the round that was best on "
-            "validation data; *peak* the best test score of all rounds, which is not to be claimed.",
-            "",
-            "| round | accuracy |",
-            "|---|---|",
-            *accuracy,
-            "",
-            "It was tested on data like the client's own. Nothing is known of how it does elsewhere.",
-            "",
-            "## What is in it",
-            "",
-            f"`{TENSORS}` has everything that a prediction needs, `{ABOUT}` how it is put together.",
-            "",
-            "| part | owner |",
-            "|---|---|",
-            *parts,
-            "",
-            "A part that is private, or a client's own copy, was trained on this client's data alone, and tells of "
-            "them: whoever has this folder can ask it. Handle it as you would the data."
-            + " It also holds what the server sent for predictions." * (len(_twice(model)) < len(model.received)),
-            "",
-            *there,
-            "",
-            "## How it was made",
-            "",
-            *(f"- {name}: {value}" for name, value in environment.items()),
-            f"- {method.name}: `{json.dumps(method.in_use())}`",
-            f"- training: `{json.dumps(method.train.model_dump(mode='json'))}`",
-            "",
-        ]
-    )  # fmt: skip
-
-
-def _call(model: ClientModel) -> str:
-    """What `load_exported` must be given: models whose code it cannot find by itself too."""
-    refs = {"model": model.client.model, "common_model": model.client.common}
-    return ", ".join(['"."', *(f"{name}=…" for name, ref in refs.items() if ref and not _can_find(str(ref)))])
-
-
-def _can_find(name: str) -> bool:
-    return name in MODELS or is_place(name)
-
-
-def _takes(form: Form) -> str:
-    if form.vocabulary is not None:
-        return f"plain texts; their first {form.shape[0]} words count, {len(form.vocabulary.words):,} words are known."
-    sizes = " × ".join(map(str, ("samples", *form.shape)))
-    if form.kind == "image":
-        return f"images as bytes (uint8), {sizes}: channels, height, width."
-    names = f": {', '.join(form.columns)}" if form.columns else ""
-    return f"numbers (float32), {sizes}, as in training{names}."

@@ -1,6 +1,6 @@
 """A task: a data set, who has which part of it, and which model each client runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +17,15 @@ from fedexperts.data import (
     between,
     clients_in,
     is_folder,
-    is_text,
     label_counts,
     load,
     partition,
     position,
     split,
 )  # fmt: skip
-from fedexperts.errors import DataError, SettingsError, suggestion
-from fedexperts.models import TEXT_MODELS, ModelRef, ModelSource, Shape, check_model, model_ref, smallest, told_apart
+from fedexperts.errors import DataError, suggestion
+from fedexperts.given import with_model
+from fedexperts.models import ModelRef, ModelSource, Shape, check_model, model_ref, told_apart
 
 
 @dataclass(frozen=True)
@@ -208,50 +208,6 @@ class Task:
             name=self.names[client] if self.names else "",
             common=self.common or self.settings.common_model,
         )
-
-
-def with_model(values: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Settings by name, with what follows from the data: a model for texts, where they name none and the data, or their
-
-    name, say that it is texts; of a folder of clients, how many there are and a model for such samples. Settings have a
-    model for images by themselves.
-    """
-    name = values.get("data")
-    if values.get("partition") == "own" and not is_folder(str(name)):  # clients that are given in Python
-        return dict(values)
-    if dataset is None and isinstance(name, str):
-        place = TaskSettings.check({key: values[key] for key in ("data", "data_dir") if key in values})
-        if is_folder(place.data):
-            return _of_folder(values, place)
-    of_texts = dataset.kind == "text" if dataset else isinstance(name, str) and is_text(name)
-    return {**values, "model": next(iter(TEXT_MODELS))} if of_texts and "model" not in values else dict(values)
-
-
-NOT_SPLIT = (
-    *("partition", "classes_per_client", "balanced", "alpha", "shared_ratio", "samples_per_client", "samples"),
-    *("test_fraction", "drift", "phases", "download"),
-)
-"""Settings that say how a set is split over clients."""
-
-
-def _of_folder(values: Mapping[str, Any], place: TaskSettings) -> dict[str, Any]:
-    """Each client has its own data already: what would split a set is an error, unless it says nothing."""
-    fields, own = TaskSettings.model_fields, values.get("partition") == "own"
-    for name in NOT_SPLIT:
-        if name in values and not (own and (name == "partition" or values[name] == fields[name].default)):
-            raise SettingsError(f"{name}: the clients in {values['data']} have their own data, nothing is split")
-    folder = Path(place.data_dir or "", place.data)
-    found = clients_in(folder)
-    if int(values.get("clients", len(found))) != len(found):
-        raise SettingsError(f"{folder} holds {len(found)} clients, not {values['clients']}; leave out --clients")
-    values = {**values, "clients": len(found), "partition": "own"}
-    if "model" in values:
-        return values
-    try:
-        dataset = together([Client.read(found[0], image_size=values.get("image_size"))], TaskSettings.check({})).dataset
-    except DataError:  # what is wrong is said when all are read
-        return values
-    return {**values, "model": smallest(dataset.shape)}
 
 
 def _in_short(models: Sequence[ModelRef]) -> tuple[str, ...]:

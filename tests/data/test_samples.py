@@ -66,6 +66,7 @@ def test_torch_datasets_are_taken() -> None:
         ((np.zeros((3, 2)), [0, 1]), "3 samples but 2 labels"),
         ((np.zeros((3, 2)), [0.0, 1.0, 0.5]), "labels are float64"),
         ("folder", "are not \\(input, label\\)"),
+        ([{"image": 1, "label": 0}], r"the items of a list have names \(image, label\); give pairs"),
         (7, "give \\(inputs, labels\\) or a torch Dataset with a length, not an int"),
         (
             Items([torch.zeros(2), torch.zeros(3)], [0, 1]),

@@ -8,7 +8,10 @@ from support import assert_close, assert_same_bits, finished, make_task, make_te
 from torch import nn
 from torch.func import functional_call, vmap
 
-from fedexperts.engine.executors import StackedExecutor
+from fedexperts.engine import Simulation
+from fedexperts.engine.choosing import ChoosingExecutor
+from fedexperts.engine.executors import CapturedExecutor, StackedExecutor
+from fedexperts.engine.graphs import Replay
 from fedexperts.engine.patches import make_stackable
 from fedexperts.errors import SettingsError
 from fedexperts.methods import registry
@@ -23,7 +26,16 @@ def on_cpu(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("channels", "side", "filters", "kernel", "padding", "bias"),
-    [(3, 32, 6, 5, 0, True), (6, 14, 16, 5, 2, True), (20, 9, 40, 3, 1, False), (32, 14, 64, 5, 0, True)],
+    [
+        (3, 32, 6, 5, 0, True),
+        (6, 14, 16, 5, 2, True),
+        (20, 9, 40, 3, 1, False),
+        (32, 14, 64, 5, 0, True),
+        (64, 8, 128, 3, 1, False),
+        (128, 8, 128, 1, 0, False),
+        (160, 8, 64, 3, 1, False),
+        (64, 8, 192, 1, 0, False),
+    ],
 )
 def test_stacked_convolutions_have_the_numbers_of_plain_ones(
     channels: int, side: int, filters: int, kernel: int, padding: int, bias: bool
@@ -48,33 +60,51 @@ def test_stacked_convolutions_have_the_numbers_of_plain_ones(
         assert error < 3e-6
 
 
-@pytest.mark.parametrize("name", registry())
+def steps(simulation: Simulation, way: str) -> list[Replay]:
+    """All steps that a run may have captured."""
+    assert isinstance(simulation.executor, ChoosingExecutor)
+    executor = simulation.executor.ways[way]
+    assert isinstance(executor, StackedExecutor | CapturedExecutor)
+    assert executor.graphs is not None
+    return list(executor.graphs.replays)
+
+
+def captured(simulation: Simulation, way: str) -> int:
+    """How many are."""
+    return sum(step.graph is not None for step in steps(simulation, way))
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"participation": 1.0, "epochs": 3},
+    {"optimizer": "adam", "lr": 0.001},
+    {"momentum": 0.9, "weight_decay": 1e-3},
+    {"group_size": 2},
+    {"store": "device"},
+]
+SOME = ["fedavg", "fedemoe", "fedmoe", "fedmoe-da", "pm-moe"]
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "settings", "executor"),
     [
-        {},
-        {"participation": 1.0, "epochs": 3},
-        {"optimizer": "adam", "lr": 0.001},
-        {"momentum": 0.9, "weight_decay": 1e-3},
-        {"group_size": 2},
-        {"store": "device"},
+        *((name, settings, "stacked") for settings in SETTINGS for name in registry()),
+        *((name, SETTINGS[1], "captured") for name in registry()),
+        *((name, settings, "captured") for settings in (SETTINGS[0], *SETTINGS[2:]) for name in SOME),
     ],
     ids=str,
 )
 def test_captured_steps_equal_the_cpu_loop(
-    name: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+    name: str, settings: dict[str, Any], executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     values = {"rounds": 8} | settings  # enough steps that most run as graphs
     try:
         expected = states(finished(name, TASK, **values))
     except SettingsError as error:  # SCAFFOLD is for plain SGD
         pytest.skip(str(error))
-    simulation = finished(name, TASK, **values, device="cuda", executor="stacked")
+    simulation = finished(name, TASK, **values, device="cuda", executor=executor)
     assert_close(on_cpu(states(simulation)), expected)
-    assert isinstance(simulation.executor, StackedExecutor)
-    assert simulation.executor._graphs is not None
-    captured = sum(len(track.graphs) for track in simulation.executor._graphs._tracks.values())
-    assert captured > 0
+    assert captured(simulation, executor) > 0
     assert not caplog.messages, "steps that could not be captured run without a graph, and say so"
 
 
@@ -105,10 +135,12 @@ def test_graphs_of_groups_that_come_and_go_do_not_disturb_each_other() -> None:
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", registry())
+@pytest.mark.parametrize(
+    ("name", "executor"), [*((name, "stacked") for name in registry()), *((name, "captured") for name in SOME)]
+)
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_same_seed_same_bits(name: str, precision: str) -> None:
-    runs = [states(finished(name, TASK, device="cuda", executor="stacked", precision=precision)) for _ in range(2)]
+def test_same_seed_same_bits(name: str, precision: str, executor: str) -> None:
+    runs = [states(finished(name, TASK, device="cuda", executor=executor, precision=precision)) for _ in range(2)]
     assert_same_bits(*runs)
 
 
@@ -118,8 +150,7 @@ def test_texts_are_captured_and_repeatable_too(name: str) -> None:
     on_gpu = {"device": "cuda", "executor": "stacked"}
     simulation = finished(name, task, **values, **on_gpu)
     assert_close(on_cpu(states(simulation)), states(finished(name, task, **values)))
-    assert simulation.executor._graphs is not None  # type: ignore[attr-defined]
-    assert all(track.graphs for track in simulation.executor._graphs._tracks.values())  # type: ignore[attr-defined]
+    assert captured(simulation, "stacked") > 0
     runs = [states(finished(name, task, **values, **on_gpu, precision="float32")) for _ in range(2)]
     assert_same_bits(*runs)
 
@@ -136,3 +167,61 @@ def test_compiled_steps_equal_the_cpu_loop(name: str) -> None:
     assert_close(
         on_cpu(states(finished(name, TASK, **values, device="cuda", executor="stacked", compile=True))), expected
     )
+
+
+# --- large models
+
+DOUBLE = "resnet18/16,googlenet-512/16"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "standalone", "fedemoe", "scaffold", "fedala", "feddecomp", "fedmix"])
+@pytest.mark.parametrize("executor", ["stacked", "captured"])
+def test_backbones_equal_the_cpu_loop_running_statistics_and_all(
+    name: str, executor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, values = make_task(DOUBLE), {"rounds": 4, "lr": 0.01}
+    simulation = finished(name, task, **values, device="cuda", executor=executor)
+    assert_close(on_cpu(states(simulation)), states(finished(name, task, **values)))
+    assert captured(simulation, executor) > 0
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("model", ["resnet18/8", "mobilenet/8", "googlenet/8"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("executor", ["loop", "captured", "stacked"])
+def test_backbones_same_seed_same_bits(model: str, precision: str, executor: str) -> None:
+    task, values = make_task(model), {"rounds": 3, "lr": 0.01, "device": "cuda"}
+    runs = [states(finished("fedavg", task, **values, precision=precision, executor=executor)) for _ in range(2)]
+    assert all(tensor.isfinite().all() for tensor in runs[0].values())
+    assert_same_bits(*runs)
+
+
+def test_one_place_is_enough_for_clients_that_come_and_go() -> None:
+    """Other clients in each round, of different models and with different numbers of steps."""
+    task = make_task(DOUBLE, tuple(range(20, 140, 10)))
+    values = {"rounds": 6, "participation": 0.4, "lr": 0.01, "momentum": 0.9}
+    simulation = finished("standalone", task, **values, device="cuda", executor="captured")
+    assert_close(on_cpu(states(simulation)), states(finished("standalone", task, **values)))
+    assert len(steps(simulation, "captured")) == captured(simulation, "captured") == 2
+
+
+def test_a_step_that_cannot_be_captured_runs_all_the_same() -> None:
+    """Experts with BatchNorm depend on who is sent where: the plain loop, whatever was asked for."""
+    task, values = make_task("resnet18/16"), {"rounds": 2}
+    expected = states(finished("fedmoe-da", task, **values))
+    for executor in ("captured", "stacked", "auto"):
+        simulation = finished("fedmoe-da", task, **values, device="cuda", executor=executor)
+        assert simulation.executor.said == "loop (resnet18/16)"
+        assert_close(on_cpu(states(simulation)), expected)
+
+
+def test_auto_takes_the_stack_for_small_models_and_the_captured_loop_for_large_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fedexperts.engine.choosing.HEAVY", 2e6)  # so that a slim ResNet is a large model
+    task, values = make_task("cnn5,resnet18/4"), {"rounds": 4, "lr": 0.01}
+    simulation = finished("standalone", task, **values, device="cuda", executor="auto")
+    assert simulation.executor.said == "stacked (cnn5), captured (resnet18/4)"
+    assert captured(simulation, "stacked") > 0
+    assert captured(simulation, "captured") > 0
+    assert_close(on_cpu(states(simulation)), states(finished("standalone", task, **values)))

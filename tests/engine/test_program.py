@@ -25,12 +25,15 @@ def test_patch_convolution_equals_convolution(kernel: object, stride: int, paddi
         torch.testing.assert_close(ours, theirs)
 
 
-def test_other_convolutions_stay_as_they_are() -> None:
+def test_other_convolutions_stay_convolutions() -> None:
     model = nn.Sequential(
-        nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, dilation=2), nn.Conv2d(4, 4, 3, padding="same")
+        nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, dilation=2), nn.Conv2d(4, 4, 3, padding="same", bias=False)
     )
+    x = torch.randn(2, 4, 16, 16)
+    expected = model(x)
     make_stackable(model)
-    assert [type(layer) for layer in model] == [nn.Conv2d] * 3
+    assert not any(isinstance(layer, PatchConv2d) for layer in model)
+    assert torch.equal(model(x), expected)
 
 
 class Scaled(nn.Module):

@@ -6,8 +6,10 @@ import pytest
 import torch
 from support import assert_same_bits, finished, make_simulation, make_task, states
 
-from fedexperts.engine import Job, Observer
+from fedexperts.engine import Job, Observer, Simulation
+from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, State, select
+from fedexperts.methods.evolution import Change, changes
 from fedexperts.methods.fedemoe import GROUPS, FedEMoE
 from fedexperts.methods.growth import PART, Tree, effective_rank, expand, expert, health, shrink, tail_energy
 from fedexperts.models import ElasticExpert
@@ -216,6 +218,12 @@ class Messages(Observer):
         self.seen.append((round_number, channel, client, message))
 
 
+def changes_of(simulation: Simulation) -> list[Change]:
+    server, method = simulation.server, simulation.method
+    assert isinstance(method, FedEMoE)
+    return changes(server["growth.log"].tolist(), Tree.of(server), method.options)
+
+
 GROWING = SMALL | {"scale_every": 2, "limit": 5}
 
 
@@ -233,9 +241,40 @@ def test_messages_follow_the_tree_and_every_change_has_its_reason() -> None:
         if channel is Channel.UP:
             sent = {int(n.split(".")[2]) for n in message.tensors if ".experts." in n}
             assert sent == {leaf for leaf, uses in enumerate(message.tensors["uses.counts"].tolist()) if uses > 0}
+    rows = simulation.server["growth.log"].tolist()
+    assert [sum(row[0] == number for row in rows) for number in range(1, 5)] == [3, 3, 5, 5]
+    for number, leaf, rank, tail, threshold, _, change in rows[-5:]:
+        seen = health(simulation.server, int(leaf), 0.99, 0.9)
+        assert (number, rank, tail, change) == (4, *map(pytest.approx, seen), 0)
+        assert threshold == pytest.approx(simulation.server["growth.thresholds"][int(leaf)].item())
+    [cause] = changes_of(simulation)
+    assert (cause.round, cause.leaf, cause.expanded) == (2, 0, True)
+    assert [row for row in rows if row[-1]] == [[2, 0, cause.figure, rows[3][3], cause.limit, 0, 1]]
+    assert cause.figure > cause.limit
+    assert cause.tree == Tree.of(simulation.server)
     said = simulation.method.remarks(simulation.server)
+    assert len(said) == 1
     assert said[0].startswith("round 2: sub-expert 0 expanded (effective rank ")
     assert "the shared expert has now 5" in said[0]
+
+
+def test_changes_are_the_trees_that_were_there_one_after_the_other() -> None:
+    rules = {"tail_limit": 0.0, "tail_share": 0.5, "threshold": 0.0, "smoothing": 0}  # grow, shrink, grow …
+    options = SMALL | {"scale_every": 1} | rules
+    simulation = make_simulation("fedemoe", TASK, rounds=4, options=options)
+    trees = []
+    for _ in range(4):
+        simulation.step()
+        trees.append(Tree.of(simulation.server))
+    assert [len(tree.paths) for tree in trees] == [9, 3, 9, 3]
+    found = changes_of(simulation)
+    assert [change.expanded for change in found] == ([True] * 3 + [False] * 3) * 2
+    for number, tree in enumerate(trees, start=1):
+        assert [change for change in found if change.round == number][-1].tree == tree
+    tails = {leaf: tail for number, leaf, _, tail, *_ in simulation.server["growth.log"].tolist() if number == 2}
+    shrunk = found[3]
+    assert shrunk.figure == pytest.approx(sum(tails[leaf] for leaf in trees[0].family(1)) / 3)
+    assert shrunk.limit == 0
 
 
 @pytest.mark.parametrize("expands", ["above", "below"])
@@ -261,15 +300,56 @@ def test_a_resumed_run_grows_the_same_tree(tmp_path: Path) -> None:
     assert len(Tree.of(whole.server).paths) == 5
 
 
-def test_ablations() -> None:
-    fixed = finished("fedemoe", TASK, rounds=2, options=GROWING | {"elastic": False})
-    assert len(Tree.of(fixed.server).paths) == 3
-    alone = FedEMoE(options=SMALL | {"private": False})
-    assert len(alone.parts(IMAGES)["experts"]) == 0  # type: ignore[arg-type]
-    assert [stage.parts for stage in alone.stages(NOW)] == [tuple(p for p in alone.owners if p != "before")]
+# --- ablations
+
+
+def channels(simulation_options: dict, rounds: int = 2) -> tuple[Simulation, Messages]:
+    watch = Messages()
+    values = {"rounds": rounds, "participation": 1.0, "observers": (watch,)}
+    return finished("fedemoe", TASK, options=SMALL | {"scale_every": 1} | simulation_options, **values), watch
+
+
+def test_without_the_elastic_shared_expert_the_tree_and_its_traffic_stay() -> None:
+    elastic, grown = channels({})
+    fixed, watch = channels({"elastic": False})
+    assert len(Tree.of(elastic.server).paths) == 9
+    assert Tree.of(fixed.server).paths == {leaf: ((0, leaf),) for leaf in range(3)}
+    down = [[m.payload_bytes for r, c, _, m in one.seen if (r, c) == (2, Channel.DOWN)] for one in (grown, watch)]
+    assert min(down[0]) > max(down[1])
+    assert fixed.method.note == "fedemoe: the shared expert is fixed at 3 sub-experts"
+    assert not fixed.method.remarks(fixed.server)
+    assert not len(fixed.server["growth.log"]), "nobody looks at the spectra"
+
+
+def test_without_private_experts_the_shared_one_answers_alone() -> None:
+    method = FedEMoE(options=SMALL | {"private": False})
+    torch.manual_seed(1)
+    model = Model(method.parts(IMAGES)).eval()
+    x = torch.randn(6, 3, 32, 32)
+    assert len(model.experts) == 0
+    torch.testing.assert_close(method.represent(model, x, {}), model.shared_expert(model.extractor(x)))
+    [only] = method.stages(NOW)
+    assert set(only.parts) == {"extractor", "experts", "shared_expert", "gate", "head"}
+    assert method.note == "fedemoe: without private experts nobody exchanges knowledge with the shared one"
+    simulation, _ = channels({"private": False}, rounds=1)
+    assert not [name for name in simulation.client_state(0) if name.startswith("experts.")]
+
+
+def test_without_knowledge_exchange_there_is_one_stage_and_the_shared_expert_ends_elsewhere() -> None:
     quiet = FedEMoE(options=SMALL | {"exchange": "none"})
-    assert len(quiet.stages(NOW)) == 1
-    finished("fedemoe", TASK, rounds=1, options=SMALL | {"private": False})
+    assert [stage.loss for stage in quiet.stages(NOW)] == [quiet.loss]
+    assert quiet.note == "fedemoe: no knowledge is exchanged"
+    (with_it, _), (without, _) = (channels({"exchange": which}, rounds=1) for which in ("before", "none"))
+    name = f"{PART}.experts.0.0.weight"
+    assert not torch.equal(with_it.server[name], without.server[name])
+    assert not FedEMoE().note
+
+
+def test_one_plain_shared_expert_is_a_mixture_of_one() -> None:
+    simulation, _ = channels({"branches": 1, "limit": 1, "elastic": False, "hidden": 18}, rounds=1)
+    assert list(Tree.of(simulation.server).paths) == [0]
+    with pytest.raises(SettingsError, match="limit 2 is less than the 3 branches"):
+        FedEMoE(options={"limit": 2})
 
 
 class Look(Observer):

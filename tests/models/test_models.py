@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedexperts.errors import SettingsError
-from fedexperts.models import IMAGE_MODELS, DeepGate, Gate, GateActivation, GateStart, SwitchNorm, build
+from fedexperts.models import BACKBONES, IMAGE_MODELS, DeepGate, Gate, GateActivation, GateStart, SwitchNorm, build
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_sizes_on_cifar10_are_those_of_table_4(name: str, mebibytes: float) -> N
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (2, 9, 31)])
-@pytest.mark.parametrize("name", IMAGE_MODELS)
+@pytest.mark.parametrize("name", [f"{name}/16" if name in BACKBONES else name for name in IMAGE_MODELS])
 def test_every_model_takes_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
     parts = build(name, shape, 7)
     assert list(parts) == ["extractor", "head"]

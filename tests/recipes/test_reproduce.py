@@ -265,3 +265,25 @@ def test_a_figure_of_models_that_were_dropped_says_what_to_do(cli: Cli) -> None:
     code, _, error = cli("reproduce", "mine.toml", "--only", "fedmoe", "--out", "out", "--drop-models")
     assert code == 2
     assert "were dropped, and this figure asks them" in error
+
+
+@pytest.mark.parametrize(
+    ("shows", "found"),
+    [
+        ("traffic", "Traffic over the rounds: FedAvg: "),
+        ("spectra", "Spectra of the sub-experts: FedEMoE (small): Of 9 sub-experts: "),
+    ],
+)
+def test_a_shared_expert_is_shown_without_models(cli: Cli, shows: str, found: str) -> None:
+    Path("mine.toml").write_text(
+        f'title = "A tree"\nsource = "nobody"\nshows = "{shows}"\n[methods]\nfedavg = {{}}\n'
+        'small = { method = "fedemoe", width = 8, hidden = 6, scale_every = 1 }\n'
+        '[settings]\ndata = "digits"\nclients = 3\nrounds = 2\nsamples = 200\n[[cases]]\nname = "One"\n'
+    )
+    code, out, error = cli("reproduce", "mine.toml", "--out", "out", "--drop-models")
+    assert (code, error) == (0, "")
+    said = " ".join(out.split())
+    assert found in said
+    assert ("MB with 9 sub-experts" in said) == (shows == "traffic")
+    assert not list(Path("out").rglob("state"))
+    assert "plotly" in Path("out/mine/one.html").read_text()

@@ -81,7 +81,7 @@ def test_runs_of_one_method_are_told_apart(make_record):
 
 def test_options_tell_runs_apart_too(make_record):
     runs = line_up([make_record("fedmoe", options={"gate_width": [8]}), make_record("fedmoe")])
-    assert [run.name for run in runs] == ["FedMoE (gate_width [8])", "FedMoE"]
+    assert [run.name for run in runs] == ["FedMoE (gate_width 8)", "FedMoE"]
 
 
 def test_the_same_run_twice_gets_numbers(make_record):

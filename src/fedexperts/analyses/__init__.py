@@ -11,13 +11,17 @@ from fedexperts.analyses.peers import Fetched, fetched
 from fedexperts.analyses.pool import POOL, Pool, pool_use
 from fedexperts.analyses.representations import REPRESENTATIONS, embed
 from fedexperts.analyses.samples import SampleTable
+from fedexperts.analyses.spectra import NORMAL, OVER, UNDER, Spectrum, load_spectra
 from fedexperts.analyses.sweep import Point, Sweep, SweepLine, by_seed, sweep, swept
+from fedexperts.analyses.tree import Growth, Life, shares_an_expert
+from fedexperts.analyses.use import USE, Use, use
 
 __all__ = [
-    "GATES", "MATRIX", "POOL", "REPRESENTATIONS",
-    "Bound", "Difference", "Fetched", "Likeness", "Matrix", "Mixture", "Point", "Pool", "SampleTable",
-    "Sweep", "SweepLine",
+    "GATES", "MATRIX", "NORMAL", "OVER", "POOL", "REPRESENTATIONS", "UNDER", "USE",
+    "Bound", "Difference", "Fetched", "Growth", "Life", "Likeness", "Matrix", "Mixture", "Point", "Pool", "SampleTable",
+    "Spectrum", "Sweep", "SweepLine", "Use",
     "aggregation_matrix", "agreement", "base_of", "bound", "by_seed", "difference", "dominant_classes", "embed",
-    "fetched", "gate_weights", "likeness", "mixes", "mixture", "overlap", "pool_use", "pools", "shares_chosen",
-    "sweep", "swept", "times_chosen", "weighs",
+    "fetched", "gate_weights", "likeness", "load_spectra", "mixes", "mixture", "overlap", "pool_use", "pools",
+    "shares_an_expert", "shares_chosen", "sweep", "swept", "times_chosen", "use",
+    "weighs",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedexperts.errors import SavedStateError
 from fedexperts.files import write_atomically
+from fedexperts.measure import SUMMARY
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -19,8 +20,13 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
     write_atomically(path, text.getvalue())
 
 
-def read_table(folder: Path | None, name: str, kind: str, keys: Sequence[str]) -> tuple[list[str], np.ndarray] | None:
-    """The header and the numbers of a table whose first columns are `keys`; None if it was never made."""
+def read_table(
+    folder: Path | None, name: str, kind: str | None, keys: Sequence[str]
+) -> tuple[list[str], np.ndarray] | None:
+    """The header and the numbers of a table whose first columns are `keys`; None if it was never made.
+
+    `kind` is the analysis that makes it; None: the run itself does.
+    """
     if folder is None or not (folder / name).exists():
         return None
     try:
@@ -30,8 +36,9 @@ def read_table(folder: Path | None, name: str, kind: str, keys: Sequence[str]) -
     except ValueError:
         header, table = [], np.empty((0, 0))
     if header[: len(keys)] != list(keys) or not table.size or not np.isfinite(table).all():
+        again = f"fedexperts analyse {kind} {folder}" if kind else f"rm {folder / SUMMARY}; fedexperts resume {folder}"
         raise SavedStateError(
             f"{folder / name} is cut off or changed: it does not have the columns {', '.join(keys)} and numbers in "
-            f"every row; make it again: fedexperts analyse {kind} {folder}"
+            f"every row; make it again: {again}"
         )
     return header, table

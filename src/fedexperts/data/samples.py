@@ -1,6 +1,6 @@
 """Samples of the user's own with their labels, from whatever holds them, and the classes of all clients together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,8 @@ class Samples:
 def _items(source: Any, where: str) -> tuple[Any, Any]:
     try:
         items = [source[i] for i in range(len(source))]
+        if any(isinstance(item, Mapping) for item in items[:1]):
+            raise DataError(f"{where}: the items of {_called(source)} have names ({', '.join(items[0])}); give pairs")
         inputs, labels = zip(*items, strict=True)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: the items of {_called(source)} are not (input, label): {error}") from None

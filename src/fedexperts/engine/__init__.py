@@ -1,6 +1,6 @@
 """Train many clients at once or one by one; rounds; saved state."""
 
-from fedexperts.engine.batches import DeviceData
+from fedexperts.engine.batches import DeviceData, scaled
 from fedexperts.engine.client_model import ClientModel
 from fedexperts.engine.cohort import Cohort, Job, Query
 from fedexperts.engine.joining import Joining
@@ -9,5 +9,5 @@ from fedexperts.engine.rounds import Simulation, specs_for
 
 __all__ = [
     "ClientModel", "Cohort", "DeviceData", "Evaluation", "Job", "Joining", "Observer", "Query", "Simulation",
-    "specs_for",
+    "scaled", "specs_for",
 ]  # fmt: skip

@@ -14,8 +14,9 @@ from torch import Tensor
 from fedexperts.config import EngineSettings, Settings, TrainSettings
 from fedexperts.data import Dataset
 from fedexperts.engine.batches import BatchPlan, DataAt, DeviceData, Portion
+from fedexperts.engine.choosing import executor_for
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
-from fedexperts.engine.executors import executor_for, pick_device
+from fedexperts.engine.executors import pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.member import Member
 from fedexperts.engine.observer import Observer
@@ -52,7 +53,7 @@ class Clients(Member, ABC):
         settings: Settings,
         dataset: Dataset,
         data_at: DataAt,
-        first: ClientSpec,
+        first: Sequence[ClientSpec],
         observers: Sequence[Observer] = (),
         folder: Path | None = None,
     ) -> None:

@@ -23,6 +23,8 @@ ROWS = 128
 """Places of the output that one program computes."""
 PROGRAMS = 8192
 """At most about so many share the gradient of a layer's weights."""
+WIDEST = 128
+"""Channels or filters that a program holds at once, at most."""
 LANES = 1024
 """Values that one program pools."""
 THIN = 128

@@ -1,6 +1,6 @@
-"""Ways to run cohorts: one client after another, one worker per core, or the whole stack as one program.
+"""Ways to run cohorts: one client after another, one worker per core, captured steps, or a stack as one program.
 
-All give the same result, to float tolerance. Another way joins by implementing `Executor` and a name in `executor_for`.
+All give the same result, to float tolerance. Another way joins by implementing `Executor` and a name in `choosing.py`.
 """
 
 import os
@@ -16,9 +16,10 @@ from torch.func import vmap
 
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
+from fedexperts.engine.captured import LoopGraphs
 from fedexperts.engine.cohort import Job, Lesson, Query
 from fedexperts.engine.fit import Fit, autocast
-from fedexperts.engine.graphs import StepGraphs
+from fedexperts.engine.graphs import StackGraphs
 from fedexperts.errors import MethodError, SettingsError
 
 QUERY_BATCH = 512
@@ -44,6 +45,11 @@ class Executor(ABC):
         """Each query's results: clients × samples × whatever the function gives for a sample."""
         with numerics(self.precision):
             return self._map(queries)
+
+    @property
+    @abstractmethod
+    def said(self) -> str:
+        """The way that cohorts were run, in a few words."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back threads and the like; they come again when needed."""
@@ -72,6 +78,10 @@ class LoopExecutor(Executor):
         super().__init__(data, train, engine)
         self.workers = workers
         self._threads: ThreadPoolExecutor | None = None
+
+    @property
+    def said(self) -> str:
+        return "loop" if self.workers == 1 else f"{self.workers} workers"
 
     def _train(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -131,17 +141,35 @@ class LoopExecutor(Executor):
             self._threads = None
 
 
+class CapturedExecutor(LoopExecutor):
+    """One client at a time on CUDA, its steps as graphs; clients of different models on streams of their own."""
+
+    said = "captured"
+
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
+        super().__init__(data, train, engine)
+        self.graphs = LoopGraphs(data, train, engine) if engine.graphs else None
+
+    def _train(self, jobs: Sequence[Job]) -> None:
+        if self.graphs is not None:
+            self.graphs.train(jobs)
+        else:
+            super()._train(jobs)
+
+
 class StackedExecutor(Executor):
     """All clients of a cohort in one program; on CUDA each cohort on a stream of its own, its steps as graphs."""
+
+    said = "stacked"
 
     def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         super().__init__(data, train, engine)
         on_cuda = self.device.type == "cuda"
-        self._graphs = StepGraphs(data, train, engine) if on_cuda and engine.graphs else None
+        self.graphs = StackGraphs(data, train, engine) if on_cuda and engine.graphs else None
 
     def _train(self, jobs: Sequence[Job]) -> None:
-        if self._graphs is not None:
-            self._graphs.train(jobs)
+        if self.graphs is not None:
+            self.graphs.train(jobs)
             return
         for job in jobs:
             job.losses = [self._lesson(job, lesson) for lesson in job.lessons]
@@ -193,18 +221,7 @@ def numerics(precision: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def executor_for(data: DeviceData, train: TrainSettings, engine: EngineSettings) -> Executor:
-    """The executor that the settings name, or the fastest for the device: stacked on a GPU, workers on a CPU."""
-    device = data.labels.device
-    kind = engine.executor
-    if kind == "auto":
-        kind = "stacked" if device.type == "cuda" else "workers"
-    if kind == "stacked":
-        return StackedExecutor(data, train, engine)
-    return LoopExecutor(data, train, engine, workers=_cores() if kind == "workers" else 1)
-
-
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

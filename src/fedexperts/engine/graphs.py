@@ -1,15 +1,17 @@
-"""Training steps of a stack, captured as CUDA graphs: a step becomes one launch.
+"""Training steps captured as CUDA graphs: a step becomes one launch, of a whole stack or of one client.
 
-A graph works on fixed memory. The cohort's tensors are that memory already (the fleet keeps its buffers), the order of
-batches and what was received are copied into it, and a counter on the device says which step is next. A graph is kept
-for each number of clients still training; before it is captured, real steps run eagerly and warm everything up.
+A graph works on fixed memory. What changes from round to round (the order of batches, what was received) is copied into
+it, and a counter on the device says which step is next. Before a step is captured, real steps run eagerly and warm
+everything up.
 
 A group of clients always has the same stream: a captured product works in the scratch memory of the stream that it was
 captured on, so two graphs of one stream must never run side by side.
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,37 +30,96 @@ LEAST_STEPS = 64
 log = logging.getLogger(__name__)
 
 
-class StepGraphs:
-    """Trains jobs through captured steps, each cohort on its own stream."""
+class Replay:
+    """A piece of work that is done eagerly at first, then captured, and from then on one launch."""
+
+    def __init__(self, work: Callable[[], None], pool: Any, what: str) -> None:
+        """`pool`: memory for what the work makes; graphs that never run side by side may share one."""
+        self.work = work
+        self.pool = pool
+        self.what = what
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._eager = 0
+
+    def __call__(self) -> None:
+        if self.graph is None and self._eager == WARM_UP:
+            self.graph = self._captured()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self.work()
+        self._eager += 1
+
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
+        # Not `with torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            graph.capture_begin(pool=self.pool)
+            try:
+                self.work()
+            finally:
+                graph.capture_end()
+        except RuntimeError as error:  # slower without, but right
+            log.warning("steps of %s run without a CUDA graph: %s", self.what, error)
+            return None
+        return graph
+
+
+class StepGraphs(ABC):
+    """Trains jobs through captured steps, each group of clients on its own stream."""
 
     def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         self.data = data
         self.train_settings = train
         self.engine = engine
-        self._tracks: dict[Hashable, _Track] = {}
         self._streams: dict[Hashable, torch.cuda.Stream] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
+        jobs = [job for job in jobs if job.lessons]  # a round may be for other things
         main = torch.cuda.current_stream()
-        jobs = [job for job in jobs if job.lessons]  # in a round without lessons there is nothing to train
         for job in jobs:
             stream = self._stream(job)
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                job.losses = [self._track(job, i, lesson).run(job, lesson) for i, lesson in enumerate(job.lessons)]
+                job.losses = self._losses(job)
         for job in jobs:
             main.wait_stream(self._stream(job))
 
+    @property
+    @abstractmethod
+    def replays(self) -> Sequence[Replay]:
+        """All steps that are or will be captured."""
+
+    @abstractmethod
+    def _losses(self, job: Job) -> list[Tensor]:
+        """Train the cohort; each lesson's mean losses."""
+
     def _stream(self, job: Job) -> torch.cuda.Stream:
         """The stream of the job's group."""
-        group = _group(job)
-        if group not in self._streams:
-            self._streams[group] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        return self._streams[group]
+        key = group(job)
+        if key not in self._streams:
+            self._streams[key] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._streams[key]
+
+
+class StackGraphs(StepGraphs):
+    """The steps of whole stacks."""
+
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
+        super().__init__(data, train, engine)
+        self._tracks: dict[Hashable, _Track] = {}
+
+    @property
+    def replays(self) -> list[Replay]:
+        return [step for track in self._tracks.values() for step in track.steps.values()]
+
+    def _losses(self, job: Job) -> list[Tensor]:
+        return [self._track(job, i, lesson).run(job, lesson) for i, lesson in enumerate(job.lessons)]
 
     def _track(self, job: Job, stage: int, lesson: Lesson) -> "_Track":
         """The track whose memory this cohort is; made again when the memory or a shape has changed."""
-        key = (_group(job), stage)
+        key = (group(job), stage)
         track = self._tracks.get(key)
         if track is None or not track.fits(job, lesson):
             track = self._tracks[key] = _Track(self, job, lesson)
@@ -66,14 +127,17 @@ class StepGraphs:
 
 
 class _Track:
-    """The fixed memory of one stage of one cohort, and its graphs by number of clients."""
+    """The fixed memory of one stage of one cohort, and its steps by number of clients still training.
 
-    def __init__(self, owner: StepGraphs, job: Job, lesson: Lesson) -> None:
+    The cohort's tensors are that memory already: the fleet keeps its buffers.
+    """
+
+    def __init__(self, owner: StackGraphs, job: Job, lesson: Lesson) -> None:
         self.data = owner.data
         self.capacity = len(next(iter(job.cohort.buffers.values())))
         self.memory = _memory(job, lesson)
         _, steps, width = lesson.order.shape
-        self.order = lesson.order.new_zeros((self.capacity, max(LEAST_STEPS, 2 * steps), width))
+        self.order = lesson.order.new_zeros((self.capacity, room(steps), width))
         self.received = job.received.roomy(self.capacity)
         self.losses = torch.zeros(self.capacity, device=self.order.device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
@@ -82,9 +146,7 @@ class _Track:
             job.cohort.program.stacked, lesson.stage, job.cohort.buffers, self.received, owner.train_settings,
             owner.engine.precision, owner.engine.compile,
         )  # fmt: skip
-        self.fits_by_count: dict[int, Fit] = {}
-        self.eager_steps: dict[int, int] = {}
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.steps: dict[int, Replay] = {}
 
     def fits(self, job: Job, lesson: Lesson) -> bool:
         return lesson.order.shape[1] <= self.order.shape[1] and self.memory == _memory(job, lesson)
@@ -104,44 +166,25 @@ class _Track:
         return self.losses[:clients] / counts
 
     def _advance(self, active: int) -> None:
-        if active in self.graphs:
-            self.graphs[active].replay()
-            return
-        if active not in self.fits_by_count:
-            self.fits_by_count[active] = self.whole.first(active)
-        fit = self.fits_by_count[active]
-        done = self.eager_steps.get(active, 0)
-        if done == WARM_UP and self._capture(active, fit):
-            self.graphs[active].replay()
-            return
-        self._step(active, fit)
-        self.eager_steps[active] = done + 1
+        if active not in self.steps:
+            fit = self.whole.first(active)
+            self.steps[active] = Replay(lambda: self._step(active, fit), self.pool, f"{active} clients")
+        self.steps[active]()
 
     def _step(self, active: int, fit: Fit) -> None:
         index = self.order[:active].index_select(1, self.next_step).squeeze(1)
         self.losses[:active] += fit.step(self.data.x(index), self.data.y(index))
         self.next_step += 1
 
-    def _capture(self, active: int, fit: Fit) -> bool:
-        # Not `with torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        try:
-            graph.capture_begin(pool=self.pool)
-            try:
-                self._step(active, fit)
-            finally:
-                graph.capture_end()
-        except RuntimeError as error:  # slower without, but right
-            log.warning("steps of %d clients run without a CUDA graph: %s", active, error)
-            return False
-        self.graphs[active] = graph
-        return True
 
-
-def _group(job: Job) -> Hashable:
+def group(job: Job) -> Hashable:
     """Clients that are stacked together have the same program and the same width of batches."""
     return job.cohort.program.signature, job.lessons[0].order.shape[2]
+
+
+def room(steps: int) -> int:
+    """For how many steps there is memory, where so many are needed now."""
+    return max(LEAST_STEPS, 2 * steps)
 
 
 def _memory(job: Job, lesson: Lesson) -> Hashable:

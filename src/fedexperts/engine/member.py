@@ -25,10 +25,10 @@ class Member:
         method: Method,
         specs: Mapping[int, ClientSpec],
         settings: Settings,
-        first: ClientSpec,
+        first: Sequence[ClientSpec],
         observers: Sequence[Observer] = (),
     ) -> None:
-        """`first`: the client of the run whose model the server's beginning is drawn like."""
+        """`first`: of each model in the run the first client that has it; the server's beginning is drawn so."""
         self.method = method
         self.specs = specs
         self.settings = settings
@@ -36,7 +36,9 @@ class Member:
         self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
         self.round = 0  # complete rounds
         with torch_stream(settings.seed, "init", SERVER):
-            self.start: State = method.start(model_of(method, first, self.dtype))  # the server's before the first round
+            self.start: State = method.start_of(
+                model_of(method, spec, self.dtype) for spec in first
+            )  # the server's before the first round
 
     def now(self, number: int) -> Round:
         """A round of this run."""
@@ -73,6 +75,12 @@ class Member:
 def model_of(method: Method, spec: ClientSpec, dtype: torch.dtype) -> Model:
     """A client's model, freshly initialised."""
     return Model(method.parts(spec)).to(dtype)
+
+
+def first_of_each(specs: Sequence[ClientSpec]) -> list[ClientSpec]:
+    """Of each model the first client that has it."""
+    kinds = {spec.model: spec for spec in reversed(specs)}
+    return sorted(kinds.values(), key=lambda spec: spec.id)
 
 
 def fitting(method: Method, own: Sequence[ClientSpec], common_model: ModelRef) -> tuple[list[ClientSpec], str]:

@@ -5,8 +5,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedexperts.engine.convolution import available, convolve, pool
-from fedexperts.models import BlockExperts, SparseExperts
+from fedexperts.engine.convolution import WIDEST, available, convolve, pool
+from fedexperts.models import BatchNorm, BlockExperts, SparseExperts
 
 FEW = 2**14
 """Up to so many weights, their gradient is made sample by sample."""
@@ -17,9 +17,8 @@ class PatchConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         (kh, kw), (sh, sw), (ph, pw) = self.kernel_size, self.stride, cast(tuple[int, int], self.padding)
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        if available(x) and (sh, sw) == (1, 1):
+        dtype = _product_type(x)
+        if available(x) and (sh, sw) == (1, 1) and max(self.in_channels, self.out_channels) <= WIDEST:
             bias = None if self.bias is None else self.bias.to(dtype)
             weight = self.weight.permute(0, 2, 3, 1).to(dtype)
             return convolve(x.permute(0, 2, 3, 1).to(dtype), weight, bias, (ph, pw)).permute(0, 3, 1, 2)
@@ -69,19 +68,56 @@ class _PatchProduct(torch.autograd.Function):
         return gradient @ weight if ctx.needs_input_grad[0] else None, of_weight
 
 
-def make_stackable(model: nn.Module) -> None:
-    """Turn a model's plain convolutions, 2×2 poolings and experts into those that are quick in a stack, in place."""
+class StackedConv2d(nn.Conv2d):
+    """Any other convolution: in a stack autocast does not reach it by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = _product_type(x)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return cast(Tensor, self._conv_forward(x.to(dtype), self.weight.to(dtype), bias))
+
+
+def _product_type(x: Tensor) -> torch.dtype:
+    """The type that products are to be made in."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+class StackedNorm(BatchNorm):
+    """In the type of its statistics: in a stack torch does not take images in bfloat16 with statistics in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(cast(Tensor, self.running_mean).dtype)).to(x.dtype)
+
+
+def with_fixed_shapes(model: nn.Module) -> bool:
+    """Whether `fix_shapes` can be had: only layers without a state of their own are the same for all experts."""
+    layers = (
+        layer
+        for part in model.modules()
+        if isinstance(part, SparseExperts)
+        for expert in part.children()
+        for layer in expert.children()
+    )
+    return all(isinstance(layer, nn.Linear | nn.Conv2d) or not layer.state_dict() for layer in layers)
+
+
+def fix_shapes(model: nn.Module) -> None:
+    """Lay a model's experts into blocks, in place, so that no shape depends on values: for graphs and for stacks."""
     for part in model.modules():
         if type(part) is SparseExperts:
             part.__class__ = BlockExperts
-        elif (
-            type(part) is nn.Conv2d
-            and part.groups == 1
-            and part.dilation == (1, 1)
-            and part.padding_mode == "zeros"
-            and not isinstance(part.padding, str)
-        ):
-            part.__class__ = PatchConv2d
+
+
+def make_stackable(model: nn.Module) -> None:
+    """Also turn plain convolutions and 2×2 poolings into those that are quick in a stack, and let the rest bear one."""
+    fix_shapes(model)
+    for part in model.modules():
+        if type(part) is BatchNorm:
+            part.__class__ = StackedNorm
+        elif type(part) is nn.Conv2d:
+            plain = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
+            part.__class__ = PatchConv2d if plain and not isinstance(part.padding, str) else StackedConv2d
         elif (
             type(part) is nn.MaxPool2d
             and (part.kernel_size, part.stride, part.padding, part.dilation) == (2, 2, 0, 1)

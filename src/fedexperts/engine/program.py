@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedexperts.engine.patches import make_stackable
+from fedexperts.engine.patches import fix_shapes, make_stackable, with_fixed_shapes
 from fedexperts.methods import Model, State
 
 
@@ -53,11 +53,27 @@ class Program:
         return model
 
     @cached_property
+    def fixed(self) -> bool:
+        """Whether it can have shapes that depend on no values, as a stack and a graph want; else there is only a loop.
+
+        Experts that normalise what they are sent cannot: who is sent where decides over how many samples.
+        """
+        return with_fixed_shapes(self._model)
+
+    @cached_property
+    def captured(self) -> "Program":
+        """The same program for one client whose steps are captured as a graph."""
+        return self._changed(fix_shapes)
+
+    @cached_property
     def stacked(self) -> "Program":
         """The same program for a stack of clients."""
+        return self._changed(make_stackable)
+
+    def _changed(self, change: Callable[[nn.Module], None]) -> "Program":
         twin = copy.copy(self)
         twin._model, twin._local = copy.deepcopy(self._model), threading.local()
-        make_stackable(twin._model)
+        change(twin._model)
         return twin
 
     def blank(self) -> State:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
-from fedexperts.engine.member import fitting
+from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.observer import Observer
 from fedexperts.engine.server import Server
 from fedexperts.engine.store import write_manifest
@@ -39,7 +39,7 @@ class Simulation(Server, Usable):
             settings,
             task.dataset,
             partial(task.at, rounds=settings.rounds),
-            first=specs[0],
+            first=first_of_each(specs),
             observers=observers,
             folder=folder,
         )

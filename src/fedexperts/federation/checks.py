@@ -26,7 +26,9 @@ SLACK = 65_536
 class StandIn(Clients):
     """A client at the server with a site's model and data of nobody; it replies as it is, without training."""
 
-    def __init__(self, method: Method, spec: ClientSpec, settings: Settings, first: ClientSpec, every: bool) -> None:
+    def __init__(
+        self, method: Method, spec: ClientSpec, settings: Settings, first: Sequence[ClientSpec], every: bool
+    ) -> None:
         """`every`: whether it has samples of all classes, or of one."""
         labels = np.arange(spec.classes) if every else np.zeros(spec.classes, np.int64)
         counts = np.bincount(labels, minlength=spec.classes) * (spec.samples // spec.classes + 1)
@@ -103,7 +105,12 @@ class Inspector:
     """Looks at every reply of a run before it is combined."""
 
     def __init__(
-        self, method: Method, specs: Mapping[int, ClientSpec], settings: Settings, first: ClientSpec, limits: Limits
+        self,
+        method: Method,
+        specs: Mapping[int, ClientSpec],
+        settings: Settings,
+        first: Sequence[ClientSpec],
+        limits: Limits,
     ) -> None:
         self.method = method
         self.limits = limits

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedexperts.config import Settings, TrainSettings
 from fedexperts.engine import Evaluation
-from fedexperts.engine.member import fitting
+from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.server import Server
 from fedexperts.engine.store import MANIFEST, write_manifest
 from fedexperts.errors import FederationError, FedExpertsError, SavedStateError
@@ -54,7 +54,8 @@ class Coordinator(Server):
         )
         self.history, self.absences = History(folder / HISTORY), Absences(folder / ABSENCES)
         watching = (self.history, Fetches(folder / FETCHES), self.absences)
-        super().__init__(method, dict(enumerate(specs)), settings, specs[0].public, watching)
+        self._first = [spec.public for spec in first_of_each(specs)]
+        super().__init__(method, dict(enumerate(specs)), settings, self._first, watching)
         self.run_name = run
         self.sites = sites
         self.folder = folder
@@ -63,7 +64,7 @@ class Coordinator(Server):
         self.server = dict(self.start)
         self.seconds = 0.0  # of all processes that worked on this run
         limits = Limits(change=rules.change_limit)
-        self._inspector = Inspector(method, self.specs, settings, specs[0].public, limits)
+        self._inspector = Inspector(method, self.specs, settings, self._first, limits)
         self._shelves: dict[int, Shelf] = {}
         self._note = note
 
@@ -186,7 +187,7 @@ class Coordinator(Server):
             run=self.run_name,
             settings=self.settings.defining(),
             client=PublicSpec.of(self.specs[client].public),
-            first=PublicSpec.of(self.specs[0].public),
+            first=tuple(map(PublicSpec.of, self._first)),
         )
         others = {k: shelf for k, shelf in (shelves or {}).items() if k != client}
         head = RequestHead(task=task, round=now.number, plan=plan, evaluate=evaluate, shelves=others)

@@ -62,7 +62,7 @@ class Plan(Frozen):
     run: Name
     settings: dict[str, Any]
     client: PublicSpec
-    first: PublicSpec  # the one whose model the server's beginning is drawn like
+    first: tuple[PublicSpec, ...] = Field(min_length=1, max_length=1000)  # of each model the first client that has it
 
     @cached_property
     def checked(self) -> Settings:

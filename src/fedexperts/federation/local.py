@@ -82,7 +82,7 @@ class Local(Usable):
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
         if folders := [name for name, value in _values(method.options) if isinstance(value, Path)]:
             raise FederationError(f"{method.name} with {', '.join(folders)}: a server may not name files of a site")
-        for spec in (plan.client, plan.first):
+        for spec in (plan.client, *plan.first):
             if ":" in spec.model:
                 raise FederationError(f"model {spec.model}: a server may not name code for a site to run")
             check_model(spec.model, holding.dataset.shape)
@@ -93,7 +93,7 @@ class Local(Usable):
             settings,
             holding.dataset,
             lambda number: {self.client: holding.at(number, settings.rounds)},
-            first=plan.first.spec,
+            first=[first.spec for first in plan.first],
         )
         self.run = plan.run
         self.meter = FlopMeter(self.data)

@@ -26,8 +26,9 @@ from fedexperts.federation.places import RUNS, SiteSettings, read_server
 from fedexperts.federation.site import SPOOL, Site
 from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
+from fedexperts.given import with_model
 from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, write_labels
-from fedexperts.task import Task, with_model
+from fedexperts.task import Task
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ client, and what the server does with it. All of it is pure: a method object hol
 server's state, so the same file runs stacked on a GPU, on a laptop, and as a federation over a network.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
@@ -109,6 +109,13 @@ class Beginning(NamedTuple):
     method: str
     values: Mapping[str, Any]  # its settings and options, where they are not those of the run that follows
     folder: Path | None
+
+
+class Table(NamedTuple):
+    """Numbers for a file."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[float]]
 
 
 class ByClass(NamedTuple):
@@ -246,6 +253,10 @@ class Method:
         """The server's state before the first round, from a fresh model."""
         return select(model.state_dict(), self.owned(Owner.SHARED))
 
+    def start_of(self, models: Iterable[Model]) -> State:
+        """The same, where clients have models of different shapes: a fresh one of each, the first client's first."""
+        return self.start(next(iter(models)))
+
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """Server → client at the start of a round."""
         return Message(server)
@@ -314,6 +325,10 @@ class Method:
     def remarks(self, server: State) -> Sequence[str]:
         """What happened in a run that its figures do not say, from the server's last state: a line each."""
         return ()
+
+    def tables(self, server: State) -> Mapping[str, Table]:
+        """What a run leaves in its folder beside its history, from the server's last state: by names of files."""
+        return {}
 
     # --- who owns what
 

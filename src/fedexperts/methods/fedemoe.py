@@ -1,18 +1,20 @@
 """FedEMoE: private experts of different shapes beside a shared one that is itself a mixture, and grows and shrinks."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal, cast
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Self, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedexperts.config import Frozen, NumbersInTurn
+from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
-from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Trained, weighted_mean
-from fedexperts.methods.growth import PART, Health, Tree, expand, expert, health, shrink
-from fedexperts.methods.message import Message, Owner, State, part_of, select
+from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Table, Trained, weighted_mean
+from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve, tables
+from fedexperts.methods.growth import PART, Tree, expert
+from fedexperts.methods.message import Message, Owner, State, part_of, select, under
 from fedexperts.methods.mutual import divergence
 from fedexperts.models import (
     ConvExtractor,
@@ -21,18 +23,18 @@ from fedexperts.models import (
     Shape,
     TableExtractor,
     TextExtractor,
-    gives,
+    build,
+    is_backbone,
+    out_shape,
     reads_text,
     strongest,
-)
+)  # fmt: skip
 from fedexperts.task import ClientSpec
 
 GROUPS = {1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4: ((2, 2, 3, 3), 3), 5: ((2, 2), 1)}
 """Table 12: which experts are in a group, and how many experts, the shared one among them, a sample uses (K)."""
 FILTERS = {1: (32, 128), 2: (64,), 3: ()}
 """Table 13: convolutions of Expert_1, Expert_2 and Expert_3; each ends in one linear layer."""
-_COUNTS, _THRESHOLDS, _LOG = "uses.counts", "growth.thresholds", "growth.log"
-EXPANDED, SHRUNK = 0, 1
 
 
 class TopGate(nn.Module):
@@ -61,7 +63,8 @@ class TopGate(nn.Module):
 
 
 class FedEMoE(Method):
-    """Parts: extractor FE (one convolution), experts PEG_i (private, Tables 12 and 13), shared expert SE, gate, head.
+    """Parts: extractor FE (one convolution or a backbone), experts PEG_i (private, Tables 12 and 13), shared expert
+    SE, gate, head.
 
     All experts map the extractor's features to one width; ŷ = head(Σ over the best K of gate weight · output). SE is a
     tree of mixtures (`ElasticExpert`). A round, with `exchange` before (Algorithm 2) or after (Figure 2) the training:
@@ -70,15 +73,21 @@ class FedEMoE(Method):
        experts by Σ_n KL(R_S ‖ R_n) (Eq. 5), R_S as SE was before. Each fits what the other said, not what it says now.
     2. Local training of everything by cross-entropy.
     3. Up: FE, routers, the sub-experts that samples used, and how many did (b_ij).
-    4. Server: FE by weighted mean; a sub-expert by the mean over those who used it, unchanged if nobody did;
-       B_g = Σ w_i b_i.
+    4. Server: FE by weighted mean over the clients that have the same; a sub-expert by the mean over those who used it,
+       unchanged if nobody did; B_g = Σ w_i b_i.
     5. Each sub-expert has a threshold v_t = γ·p_θ(t) + (1 − γ)·v_{t−1} (Eq. 8). Every `scale_every` rounds one whose
        p_θ is above it becomes a mixture (Algorithm 3), and a mixture of leaves whose mean tail energy is above a limit
        becomes one sub-expert again (Algorithm 4), up to a depth and a number. Both are decided before either is done.
 
+    With `--model` one or several backbones (Table 3, Appendix E.2) the mixture stands in the place of their first FC
+    layer, on the mean over all places, a vector: FE is the trunk. Clients with different trunks share each with those
+    who have the same (the paper does not say how FE is averaged then), and all of them SE, which reads as many features
+    of each: `--model backbones` ends alike. Client k has backbone k modulo their number, so both kinds of difference
+    are mixed. Any other `--model` is one convolution.
+
     Taken here, as the tables do not add up: FE has 16 filters, outputs are 640 wide (Expert_1 to 3 are then 0.85, 1.05
     and 2.01 M parameters on CIFAR), a sub-expert is two linear layers with 128 between, the spectra are means over
-    both, client k has group k modulo five, whatever `--model` says, and the first mixture, the root, never shrinks.
+    both, client k has group k modulo five, whatever model it has, and the first mixture, the root, never shrinks.
     """
 
     name = "fedemoe"
@@ -93,25 +102,16 @@ class FedEMoE(Method):
         "before": Owner.PRIVATE,  # SE as it was when the exchange began
     }
 
-    class Options(Frozen):
+    class Options(Rules):
         groups: NumbersInTurn = Field(
             (1, 2, 3, 4, 5), description="private expert groups (1-5, Table 12); several go to clients in turn"
         )
         width: int = Field(640, ge=1, description="what all experts' outputs have in common")
         hidden: int = Field(128, ge=1, description="width within a sub-expert of the shared expert")
-        branches: int = Field(3, ge=2, description="N: sub-experts of a mixture in the shared expert")
+        branches: int = Field(3, ge=1, description="N: sub-experts of a mixture in the shared expert")
         active: int = Field(2, ge=1, description="sub-experts of a mixture that a sample uses")
-        limit: int = Field(9, ge=2, description="sub-experts that the shared expert may have")
+        limit: int = Field(9, ge=1, description="sub-experts that the shared expert may have")
         depth: int = Field(2, ge=1, description="mixtures within each other that it may have")
-        scale_every: int = Field(20, ge=1, description="rounds between two changes of the tree")
-        energy: float = Field(0.99, gt=0, lt=1, description="θ: energy that the effective rank keeps")
-        threshold: float = Field(0.8, ge=0, description="v_0: effective rank above which a sub-expert expands")
-        smoothing: float = Field(0.07, ge=0, le=1, description="γ of the moving threshold")
-        expands: Literal["above", "below"] = Field(
-            "above", description="which effective rank expands: above the threshold (the rule) or below it (the prose)"
-        )
-        tail_share: float = Field(0.9, gt=0, lt=1, description="α: components that the tail begins after")
-        tail_limit: float = Field(0.05, ge=0, description="tail energy above which a mixture shrinks")
         exchange: Literal["before", "after", "none"] = Field(
             "before",
             description="knowledge exchange before the local training (Algorithm 2), after it (Figure 2), none",
@@ -121,7 +121,23 @@ class FedEMoE(Method):
         private: bool = Field(True, description="whether there are private experts (ablation: no)")
         elastic: bool = Field(True, description="whether the shared expert grows and shrinks (ablation: no)")
 
+        @model_validator(mode="after")
+        def _room(self) -> Self:
+            if self.limit < self.branches:
+                raise ValueError(f"limit {self.limit} is less than the {self.branches} branches that it begins with")
+            return self
+
     options: Options
+
+    @property
+    def note(self) -> str:
+        """Which ablation this is."""
+        options = self.options
+        alone = "without private experts nobody exchanges knowledge with the shared one"
+        said = [alone] * (not options.private)
+        said += [f"the shared expert is fixed at {options.branches} sub-experts"] * (not options.elastic)
+        said += ["no knowledge is exchanged"] * (options.private and options.exchange == "none")
+        return f"fedemoe: {'; '.join(said)}" if said else ""
 
     # --- the model
 
@@ -131,8 +147,8 @@ class FedEMoE(Method):
         if number not in GROUPS:
             raise MethodError(f"there is no expert group {number}; --groups takes {', '.join(map(str, GROUPS))}")
         kinds, top = GROUPS[number] if options.private else ((), 1)
-        extractor = _extractor(client.shape)
-        between = gives(extractor, client.shape)
+        extractor = _extractor(client)
+        between = out_shape(extractor, client.shape)
         inputs = math.prod(between)
         shared, before = (
             ElasticExpert(
@@ -210,16 +226,20 @@ class FedEMoE(Method):
     def start(self, model: Model) -> State:
         state = select(model.state_dict(), {"extractor", PART})
         limit, like = self.options.limit, state[f"{PART}.counts"]
-        return {
-            **state,
-            _COUNTS: like.new_zeros(limit),
-            _THRESHOLDS: torch.full((limit,), self.options.threshold, dtype=torch.float64),
-            _LOG: torch.zeros(0, 7, dtype=torch.float64),
-        }
+        return {**state, COUNTS: like.new_zeros(limit), **beginning(limit, self.options.threshold)}
+
+    def alike(self) -> set[str]:
+        return {PART}
+
+    def start_of(self, models: Iterable[Model]) -> State:
+        """Every kind of FE that clients have, side by side."""
+        first, *others = models
+        trunks = {n: t for model in others for n, t in select(model.state_dict(), {"extractor"}).items()}
+        return trunks | self.start(first)
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
-        """FE, and of SE what the tree has now."""
-        return Message(select(server, {"extractor"}) | _standing(server))
+        """FE of the client's kind, and of SE what the tree has now."""
+        return Message(under(server, _kind(client)) | _standing(server))
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """Places that the tree does not use are empty."""
@@ -236,82 +256,54 @@ class FedEMoE(Method):
             if not any(name.startswith(f"{PART}.experts.{leaf}.") for leaf in unused)
         }
         trained = {name: t for name, t in standing.items() if ".experts." in name or ".routers." in name}
-        own = select(after.own, {"extractor"}) | trained | {_COUNTS: counts}
+        own = select(after.own, {"extractor"}) | trained | {COUNTS: counts}
         return Message(own, {"samples": after.client.samples})
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
         tree = Tree.of(server)
-        common = {"extractor", *(f"{PART}.routers.{router}" for router in tree.used_routers)}
-        state = server | _mean(replies, *common, _COUNTS)
-        for leaf in tree.paths:
-            users = [reply for reply in replies if expert(reply.message.tensors, leaf)]
-            state |= _mean(users, f"{PART}.experts.{leaf}") if users else {}
-        return self._evolve(state, now) if self.options.elastic else state
-
-    # --- the tree
-
-    def _evolve(self, state: State, now: Round) -> State:
-        """Move the thresholds, and when it is time change the tree; every change is written down with its reason."""
-        options, tree = self.options, Tree.of(state)
-        found = {leaf: health(state, leaf, options.energy, options.tail_share) for leaf in tree.paths}
-        thresholds = state[_THRESHOLDS].clone()
-        if now.number > 1:
-            for leaf, (rank, _) in found.items():
-                thresholds[leaf] = options.smoothing * rank + (1 - options.smoothing) * thresholds[leaf]
-        state = state | {_THRESHOLDS: thresholds}
-        if now.number % options.scale_every:
-            return state
-        limits = thresholds.tolist()
-        over = [leaf for leaf, seen in found.items() if self._expands(seen, limits[leaf])]
-        heavy = {
-            router: sum(found[leaf].tail for leaf in family) / len(family)
-            for router in tree.used_routers
-            if (family := tree.family(router))
-        }
-        for router, tail in heavy.items():
-            if tail > options.tail_limit:
-                family = Tree.of(state).family(router)
-                state = shrink(state, router, state[_COUNTS])
-                kept = next(leaf for leaf in family if leaf in Tree.of(state).paths)
-                over = [leaf for leaf in over if leaf not in family]
-                state = self._noted(state, now, SHRUNK, kept, Health(found[kept].rank, tail), options.tail_limit)
-        for leaf in over:
-            if Tree.of(state).can_expand(leaf):
-                new = set(Tree.of(state).free_leaves())
-                state = expand(state, leaf, now)
-                fresh = sorted(new & Tree.of(state).paths.keys())
-                thresholds = state[_THRESHOLDS].clone()
-                thresholds[fresh] = options.threshold
-                state = self._noted(state | {_THRESHOLDS: thresholds}, now, EXPANDED, leaf, found[leaf], limits[leaf])
-        return state
-
-    def _expands(self, seen: Health, threshold: float) -> bool:
-        return seen.rank > threshold if self.options.expands == "above" else seen.rank < threshold
-
-    def _noted(self, state: State, now: Round, what: int, leaf: int, why: Health, limit: float) -> State:
-        leaves = len(Tree.of(state).paths)
-        row = [now.number, what, leaf, why.rank, why.tail, limit, leaves]
-        return state | {_LOG: torch.cat([state[_LOG], state[_LOG].new_tensor([row])])}
+        state = server | _mean(replies, *(f"{PART}.routers.{router}" for router in tree.used_routers), COUNTS)
+        kinds = {".".join(name.split(".")[:2]): None for name in select(server, {"extractor"})}
+        for place in (*kinds, *(f"{PART}.experts.{leaf}" for leaf in tree.paths)):
+            users = [reply for reply in replies if under(reply.message.tensors, place)]
+            state |= _mean(users, f"{place}.") if users else {}
+        return evolve(state, self.options, now) if self.options.elastic else state
 
     def remarks(self, server: State) -> Sequence[str]:
         """Every change of the tree, and why."""
         size = Message(expert(server, 0)).payload_bytes / 2**20
         lines = []
-        for number, what, leaf, rank, tail, limit, leaves in server[_LOG].tolist():
-            seen = f"effective rank {rank:.3f}, {self.options.expands} {limit:.3f}"
-            why = seen if what == EXPANDED else f"tail energy {tail:.3f}, above {limit:.3f}"
-            did = "expanded" if what == EXPANDED else "is one sub-expert again"
+        for change in changes(server[LOG].tolist(), Tree.of(server), self.options):
+            leaves, held = len(change.tree.paths), self.options.expands if change.expanded else "above"
+            figure, did = "effective rank", "expanded"
+            if not change.expanded:
+                figure, did = "tail energy", "is one sub-expert again"
+            why = f"{figure} {change.figure:.3g}, {held} {change.limit:.3g}"
             lines.append(
-                f"round {number:.0f}: sub-expert {leaf:.0f} {did} ({why}); the shared expert has now {leaves:.0f}, "
+                f"round {change.round}: sub-expert {change.leaf} {did} ({why}); the shared expert has now {leaves}, "
                 f"{leaves * size:.2f} MiB"
             )
-        return lines or ["the tree of the shared expert has not changed"]
+        return lines or ["the tree of the shared expert has not changed"] * self.options.elastic
+
+    def tables(self, server: State) -> Mapping[str, Table]:
+        return tables(server)
 
 
-def _extractor(shape: Shape) -> nn.Module:
-    """FE: one convolution with 16 filters, the mean embedding of a text, or a linear layer on a table's features."""
+def _kind(client: ClientSpec) -> str:
+    """Where the tensors of the client's FE are: a backbone's go by its name, for the server may have several."""
+    return f"extractor.{client.model}" if is_backbone(client.model) else "extractor"
+
+
+def _extractor(client: ClientSpec) -> nn.Module:
+    """FE: a backbone without its head, or one convolution with 16 filters, the mean embedding of a text, or a linear
+
+    layer on a table's features.
+    """
+    shape = client.shape
+    if is_backbone(client.model):
+        trunk = build(client.model, shape, client.classes)["extractor"]
+        return nn.Sequential(OrderedDict({str(client.model): trunk}))
     if reads_text(shape):
         return TextExtractor(shape, 32)
     if len(shape) == 1:

@@ -17,7 +17,7 @@ from fedexperts.methods.message import Message, Owner, State, inside, select
 from fedexperts.methods.neighbours import Neighbours, matrix, rows, shares
 from fedexperts.methods.saved import fitting, saved_part
 from fedexperts.methods.teaching import Teachers, ask
-from fedexperts.models import Parts, SparseExperts, cut, gives
+from fedexperts.models import Parts, SparseExperts, cut, out_shape
 from fedexperts.task import ClientSpec
 
 
@@ -96,7 +96,7 @@ class FedMoEDA(Method):
         if (folder := self.options.pretrained) is not None:
             saved = saved_part(folder, "extractor", "pretrained")
             embedding.load_state_dict(fitting(saved, embedding.state_dict(), folder, "pretrained"))
-        shape = gives(embedding, client.shape)
+        shape = out_shape(embedding, client.shape)
         others = [cut(client.model, client.shape, client.classes)[1] for _ in range(own - 1)]
         neighbours = Neighbours(own, self.options.asked)
         if self._distils:
@@ -223,7 +223,7 @@ class FedMoEDA(Method):
     def _asked(self, after: Trained, at_hand: Mapping[Want, State], weights: Tensor) -> State:
         """What all experts at hand say of some of the client's samples, to be learnt when it next trains."""
         with torch.device("meta"):
-            embedding = cut(after.client.model, after.client.shape, after.client.classes)[0]
+            embedding = cut(after.client.model, after.client.shape, after.client.classes)[0].eval()
         tensors = {name: after.own[f"embedding.{name}"] for name in embedding.state_dict()}
         with torch.no_grad():
             embedded: Tensor = functional_call(embedding, tensors, after.x)
@@ -236,10 +236,13 @@ class FedMoEDA(Method):
 
 
 def _averaged(at_hand: Mapping[Want, State], weights: Tensor) -> State:
-    """Φ_i = Σ a_ij Φ_j (Eq. 11); the client's own experts come first."""
+    """Φ_i = Σ a_ij Φ_j (Eq. 11), of whole numbers (BatchNorm's counters) the largest; the client's own come first."""
     adopted: State = {}
     for layer in next(iter(at_hand.values())):
         experts = torch.stack([tensors[layer] for tensors in at_hand.values()])
-        mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+        if experts.is_floating_point():
+            mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+        else:
+            mixed = experts.amax(0).expand(len(weights), *experts.shape[1:])
         adopted |= {f"experts.{number}.{layer}": mixed[number] for number in range(len(weights))}
     return adopted

@@ -1,7 +1,7 @@
-"""When FedEMoE's shared expert grows and shrinks, and how: spectra of the weights, and changes of the tree."""
+"""How FedEMoE's shared expert is looked at and changed: spectra of the weights, and the tree."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,11 +41,14 @@ def spectra(state: Mapping[str, Tensor], leaf: int) -> list[Tensor]:
     return [torch.linalg.svdvals(matrix.double()).cpu() for matrix in matrices]
 
 
-def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) -> Health:
-    found = spectra(state, leaf)
+def health_of(found: Sequence[Tensor], energy: float, share: float) -> Health:
     ranks = [effective_rank(spectrum, energy) for spectrum in found]
     tails = [tail_energy(spectrum, share) for spectrum in found]
     return Health(sum(ranks) / len(ranks), sum(tails) / len(tails))
+
+
+def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) -> Health:
+    return health_of(spectra(state, leaf), energy, share)
 
 
 def expert(state: Mapping[str, Tensor], leaf: int) -> State:
@@ -95,6 +98,26 @@ class Tree(NamedTuple):
         room = len(self.free_leaves()) >= self.branches - 1 and bool(self.free_routers())
         return leaf in self.paths and len(self.paths[leaf]) < self.depth and room
 
+    def first(self) -> "Tree":
+        """As it began: one mixture."""
+        return self._replace(paths={leaf: ((0, leaf),) for leaf in range(self.branches)})
+
+    def expanded(self, leaf: int) -> "Tree":
+        """The leaf keeps its index among new ones, under a new router; both are the first that are free."""
+        path, router, others = self.paths[leaf], self.free_routers()[0], iter(self.free_leaves())
+        turn = path[-1][1]
+        family = {child: leaf if child == turn else next(others) for child in range(self.branches)}
+        return self._replace(
+            paths={**self.paths, **{place: (*path, (router, child)) for child, place in family.items()}}
+        )
+
+    def shrunk(self, router: int) -> "Tree":
+        """Of a mixture of leaves the one stays that has the index which the mixture itself has above."""
+        family = self.family(router)
+        path = self.paths[family[0]][:-1]
+        others = {leaf: way for leaf, way in self.paths.items() if leaf not in family}
+        return self._replace(paths=others | {family[path[-1][1]]: path})
+
     def family(self, router: int) -> list[int]:
         """The children of a mixture, in order, if all of them are leaves and it is not the root; else nothing."""
         children = {path[-1][1]: leaf for leaf, path in self.paths.items() if path[-1][0] == router}
@@ -105,27 +128,22 @@ class Tree(NamedTuple):
 def expand(state: State, leaf: int, now: Round) -> State:
     """E → e* (Algorithm 3): the leaf keeps its index, among fresh siblings, under a copy of its parent's router."""
     tree = Tree.of(state)
-    path = tree.paths[leaf]
-    (parent, turn), router = path[-1], tree.free_routers()[0]
-    others = iter(tree.free_leaves())
-    family = {child: leaf if child == turn else next(others) for child in range(tree.branches)}
-    paths = {**tree.paths, **{place: (*path, (router, child)) for child, place in family.items()}}
+    grown = tree.expanded(leaf)
+    (parent, _), (router, _) = grown.paths[leaf][-2:]
     fresh = {
         name: _drawn(tensor, now, place)
-        for place in family.values()
-        if place != leaf
+        for place in grown.paths.keys() - tree.paths.keys()
         for name, tensor in expert(state, place).items()
     }
     copied = {f"{PART}.routers.{router}.weight": state[f"{PART}.routers.{parent}.weight"].clone()}
-    return {**state, **fresh, **copied, **tree._replace(paths=paths).tensors(state[f"{PART}.routes"])}
+    return {**state, **fresh, **copied, **grown.tensors(state[f"{PART}.routes"])}
 
 
 def shrink(state: State, router: int, counts: Tensor) -> State:
     """e* → e (Algorithm 4): Σ b_r e_r by normalised counts, at the index that e had before it grew."""
     tree = Tree.of(state)
-    family = tree.family(router)
-    path = tree.paths[family[0]][:-1]
-    kept = family[path[-1][1]]
+    small, family = tree.shrunk(router), tree.family(router)
+    [kept] = small.paths.keys() & set(family)
     uses = counts[family].double()
     shares = uses / uses.sum() if uses.sum() > 0 else torch.full_like(uses, 1 / len(family))
     each = [expert(state, leaf) for leaf in family]
@@ -134,8 +152,7 @@ def shrink(state: State, router: int, counts: Tensor) -> State:
         inner = name.removeprefix(f"{PART}.experts.{kept}.")
         stacked = torch.stack([e[f"{PART}.experts.{leaf}.{inner}"] for e, leaf in zip(each, family, strict=True)])
         merged[name] = torch.tensordot(shares.to(tensor), stacked, dims=1)
-    paths = {leaf: way for leaf, way in tree.paths.items() if leaf not in family} | {kept: path}
-    return {**state, **merged, **tree._replace(paths=paths).tensors(state[f"{PART}.routes"])}
+    return {**state, **merged, **small.tensors(state[f"{PART}.routes"])}
 
 
 def _drawn(tensor: Tensor, now: Round, leaf: int) -> Tensor:

@@ -44,19 +44,19 @@ def ask(experts: Sequence[State], embedded: Tensor, temperature: float, client: 
     networks: dict[str, nn.Module] = {}
     found = []
     for tensors in experts:
-        name = _model_of(_layout(tensors), client.shape, client.classes)
+        name = _model_of(_layout(tensors), client.model, client.shape, client.classes)
         if name not in networks:
-            with torch.device("meta"):
-                networks[name] = cut(name, client.shape, client.classes)[1]
+            with torch.device("meta"):  # in evaluation mode: a peer's running statistics are not to move
+                networks[name] = cut(name, client.shape, client.classes)[1].eval()
         with torch.no_grad():
             found.append((functional_call(networks[name], tensors, embedded) / temperature).softmax(1))
     return torch.stack(found)
 
 
 @lru_cache(maxsize=64)
-def _model_of(layout: Layout, shape: Shape, classes: int) -> str:
+def _model_of(layout: Layout, own: str, shape: Shape, classes: int) -> str:
     """The model whose expert has such tensors: they do not say how they are put together, but models are few."""
-    for name in MODELS:
+    for name in (own, *MODELS):
         with suppress(SettingsError), torch.device("meta"):  # it may not be for such data
             if _layout(cut(name, shape, classes)[1].state_dict()) == layout:
                 return name

@@ -1,5 +1,6 @@
 """Models as named parts: extractors of images and texts, heads, gates. Nothing federated."""
 
+from fedexperts.models.backbones import BatchNorm
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
@@ -9,6 +10,7 @@ from fedexperts.models.mlp import TableExtractor
 from fedexperts.models.own import Extractor, ModelSource, OwnModel, Parts, check_own, split, told_apart
 from fedexperts.models.text import TextExtractor, WordMean
 from fedexperts.models.zoo import (
+    BACKBONES,
     IMAGE_MODELS,
     MODELS,
     TABLE_MODELS,
@@ -18,17 +20,18 @@ from fedexperts.models.zoo import (
     build,
     check_model,
     flat,
-    gives,
+    is_backbone,
     model_ref,
+    out_shape,
     own_model,
     reads_text,
     smallest,
 )
 
 __all__ = [
-    "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BlockExperts", "Classifier", "ConvExtractor", "DeepGate",
-    "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms", "GateStart", "ModelRef",
-    "ModelSource", "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm", "TableExtractor", "TextExtractor",
-    "WordMean", "blank", "build", "check_model", "check_own", "cut", "flat", "gives", "model_ref", "own_model",
-    "reads_text", "smallest", "split", "strongest", "told_apart",
+    "BACKBONES", "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BatchNorm", "BlockExperts", "Classifier",
+    "ConvExtractor", "DeepGate", "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms",
+    "GateStart", "ModelRef", "ModelSource", "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm",
+    "TableExtractor", "TextExtractor", "WordMean", "blank", "build", "check_model", "check_own", "cut", "flat",
+    "is_backbone", "model_ref", "out_shape", "own_model", "reads_text", "smallest", "split", "strongest", "told_apart",
 ]  # fmt: skip

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fedexperts.errors import SettingsError, suggestion
+from fedexperts.models.backbones import googlenet, mobilenet, resnet
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.mlp import TableExtractor
 from fedexperts.models.own import ModelSource, OwnModel, Parts, imported, is_place
@@ -38,8 +41,30 @@ def _mlp(*widths: int) -> Builder:
     return build
 
 
-def _with_head(extractor: ConvExtractor | TextExtractor | TableExtractor, classes: int) -> Parts:
-    return {"extractor": extractor, "head": nn.Linear(extractor.features, classes)}
+def _with_head(extractor: nn.Module, classes: int) -> Parts:
+    return {"extractor": extractor, "head": nn.Linear(cast(int, extractor.features), classes)}
+
+
+BACKBONES: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "resnet18": partial(resnet, (2, 2, 2, 2)),
+    "resnet34": partial(resnet, (3, 4, 6, 3)),
+    "mobilenet": mobilenet,
+    "googlenet": googlenet,
+    "mobilenet-512": partial(mobilenet, joined=2),
+    "googlenet-512": partial(googlenet, joined=2),
+}
+"""FedEMoE, Table 3. Name → builder of the extractor for an input shape, with all widths divided by a number.
+
+That number stands in a model's name after a slash: `resnet18/8` is ResNet-18 with an eighth of its filters. Those with
+-512 end like the ResNets, in means over two of their 1024 features, for methods that compare or share what follows.
+"""
+
+
+def _backbone(name: str, slim: int = 1) -> Builder:
+    def build(shape: Shape, classes: int) -> Parts:
+        return _with_head(BACKBONES[name](shape, slim), classes)
+
+    return build
 
 
 IMAGE_MODELS: dict[str, Builder] = {
@@ -53,6 +78,7 @@ IMAGE_MODELS: dict[str, Builder] = {
     "cnn-da": _cnn((6, 16), (120,)),
     # PM-MoE: the four-layer CNN of McMahan et al. 2017.
     "cnn-pm": _cnn((32, 64), (512,)),
+    **{name: _backbone(name) for name in BACKBONES},
 }
 TEXT_WIDTH = 32
 TEXT_MODELS: dict[str, Builder] = {
@@ -61,6 +87,7 @@ TEXT_MODELS: dict[str, Builder] = {
     # Ours: a larger one that ends alike, for clients that differ.
     "fasttext-wide": _fasttext(128, (TEXT_WIDTH,)),
 }
+SLIM = ("2", "4", "8", "16")
 TABLE_MODELS: dict[str, Builder] = {
     # Ours, for rows of numbers; both end alike.
     "mlp": _mlp(64, 32),
@@ -92,14 +119,19 @@ def check_model(name: str, shape: Shape | None = None) -> str:
     if is_place(name):
         imported(name)
         return name
-    if name not in MODELS:
+    base, slash, slim = name.partition("/")
+    if base not in MODELS:
         raise SettingsError(
-            f"unknown model '{name}'{suggestion(name, MODELS) or ';'} known: {', '.join(MODELS)}; "
+            f"unknown model '{name}'{suggestion(base, MODELS) or ';'} known: {', '.join(MODELS)}; "
             "one of your own is package.module:function"
+        )
+    if slash and (base not in BACKBONES or slim not in SLIM):
+        raise SettingsError(
+            f"there is no model '{name}': {', '.join(BACKBONES)} may be slimmer, by {', '.join(SLIM)}: resnet18/8"
         )
     if shape is not None:
         kind, fitting = _fitting(shape)
-        if name not in fitting or len(shape) > 3:
+        if base not in fitting or len(shape) > 3:
             known = ", ".join(fitting) if len(shape) <= 3 else "none of ours, give your own"
             raise SettingsError(f"model '{name}' is not for {kind}; for them there is: {known}")
     return name
@@ -123,7 +155,23 @@ def build(model: ModelRef, shape: Shape, classes: int) -> Parts:
     """The parts of a model, freshly initialised from torch's generator."""
     if (own := own_model(model)) is not None:
         return own.build(shape, classes)
-    return MODELS[check_model(str(model), shape)](shape, classes)
+    base, _, slim = check_model(str(model), shape).partition("/")
+    builder = _backbone(base, int(slim)) if slim else MODELS[base]
+    return builder(shape, classes)
+
+
+def is_backbone(model: ModelRef) -> bool:
+    """Whether it is one of the deep networks, of any width."""
+    return isinstance(model, str) and model.partition("/")[0] in BACKBONES
+
+
+def out_shape(module: nn.Module, shape: Shape) -> Shape:
+    """What a module makes of a sample of this shape; looking leaves no trace in it."""
+    was, looking = module.training, module.eval()
+    with torch.no_grad():
+        found = tuple(looking(blank(shape)).shape[1:])
+    module.train(was)
+    return found
 
 
 def flat(shape: Shape) -> tuple[nn.Module, int]:
@@ -135,15 +183,6 @@ def flat(shape: Shape) -> tuple[nn.Module, int]:
     if reads_text(shape):
         return WordMean(shape, TEXT_WIDTH), TEXT_WIDTH
     return nn.Flatten(), math.prod(shape)
-
-
-@torch.no_grad()
-def gives(net: nn.Module, shape: Shape) -> Shape:
-    """The shape of what a module makes of one sample; looking changes nothing in it."""
-    was = net.training
-    found = tuple(net.eval()(blank(shape)).shape[1:])
-    net.train(was)
-    return found
 
 
 def blank(shape: Shape) -> Tensor:

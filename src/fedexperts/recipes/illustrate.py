@@ -14,8 +14,9 @@ from fedexperts.recipes.plan import Reduction
 from fedexperts.recipes.recipe import Case, Recipe
 from fedexperts.recipes.reproduce import Outcome
 from fedexperts.recipes.results import Line, by_case
-from fedexperts.report import sections
+from fedexperts.report import peer_sections, sections, tree_sections
 from fedexperts.report.page import write_analysis, write_page
+from fedexperts.report.runs import line_up
 from fedexperts.report.section import Section
 
 SHOWN = 10
@@ -61,10 +62,15 @@ def _sections(recipe: Recipe, case: Case, records: Sequence[Record]) -> Iterator
         yield sections.convergence(records)
     elif recipe.shows == "cost":
         yield sections.cost(records, None if case.target is None else 100 * case.target)
+    elif recipe.shows == "traffic":
+        yield peer_sections.traffic(records)
     elif recipe.shows == "clients":
         *others, last = [record for record in records if record.settings.method != Standalone.name]
         for other in others:
             yield sections.clients(last, other, recipe.published_as)
+    elif recipe.shows == "spectra":
+        for run in line_up(records):
+            yield from tree_sections.spectra(run.record, run.name)
     else:
         for record in records:
             if recipe.shows == "gates":

@@ -82,7 +82,7 @@ class Recipe(Frozen):
         description="another recipe, or its path from this one's folder: its settings, which this one changes, and its "
         "published_as, published_mean, methods and seeds where this one has none",
     )
-    shows: Literal["table", "clients", "tsne", "cost", "sweep", "gates", "convergence"] = Field(
+    shows: Literal["table", "clients", "tsne", "cost", "sweep", "gates", "convergence", "traffic", "spectra"] = Field(
         "table", description="how it is shown: a table, or the figure of that analysis"
     )
     axis: str = Field("", description="what the cases' x is")

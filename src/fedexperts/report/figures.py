@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from fedexperts.analyses import Growth
 from fedexperts.measure import Record, Row
 from fedexperts.methods import Channel
 from fedexperts.report.drawing import (
@@ -67,7 +68,7 @@ def traffic(records: Sequence[Record]) -> go.Figure:
     A run that sends nothing has no way along this axis: it is a level line at its selected accuracy.
     """
     runs = line_up(records)
-    megabytes = [_server_megabytes(run.record) for run in runs]
+    megabytes = [_sent_by_evaluation(run.record) for run in runs]
     end = max(float(sent[-1]) for sent in megabytes)
     figure = canvas("MB through the server", ACCURACY)
     figure.update_xaxes(rangemode="tozero", separatethousands=True, exponentformat="none")
@@ -85,13 +86,15 @@ def traffic(records: Sequence[Record]) -> go.Figure:
 def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
     """Megabytes through the server and between clients, in each round and so far; seeds are averaged.
 
-    The two may be far apart: then by powers of ten, on which nothing at all has no place.
+    The two may be far apart: then by powers of ten, on which nothing at all has no place. Where a shared expert grows,
+    and its tree is known, its size stands beside it.
     """
     sent = [(line, dash, name, _mean_megabytes(line, channels)) for line in drawn for dash, name, channels in WAYS]
     sent = [one for one in sent if one[3].any()]
     positive = np.concatenate([values[values > 0] for *_, values in sent]) if sent else np.ones(1)
     wide = positive.max() / positive.min() >= WIDE
-    figure = panels(["round"] * 2, horizontal_spacing=0.08)
+    sizes = [(line, grown) for line in drawn if (grown := _sub_experts(line)) is not None]
+    figure = panels(["round"] * (3 if sizes else 2), horizontal_spacing=0.08)
     for panel in (1, 2):
         for line, dash, name, values in sent:
             y = values if panel == 1 else np.cumsum(values)
@@ -107,7 +110,14 @@ def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
             )
             figure.add_trace(shown, row=1, col=panel)
         figure.update_yaxes(title={"text": ("MB in the round", "MB so far")[panel - 1]}, col=panel)
-    figure.update_yaxes(type="log", dtick=1, exponentformat="none") if wide else figure.update_yaxes(rangemode="tozero")
+        figure.update_yaxes(
+            {"type": "log", "dtick": 1, "exponentformat": "none"} if wide else {"rangemode": "tozero"}, col=panel
+        )
+    for line, grown in sizes:
+        step = {"x": np.arange(1, len(grown) + 1), "y": grown, "mode": "lines", "showlegend": False}
+        shown = trace(line.run, **step, hovertemplate="round %{x}: %{y:.3g} sub-experts")
+        figure.add_trace(shown.update(line={"shape": "hv"}), row=1, col=3)
+        figure.update_yaxes(title={"text": "sub-experts"}, rangemode="tozero", col=3)
     return figure
 
 
@@ -126,12 +136,13 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
     for run in compared or runs:
         values = np.array(run.gains or [100 * accuracy for accuracy in run.selected.clients])
         clients = np.argsort(values, kind="stable") if in_order else np.arange(len(values))
+        names = own_names(run.record)
         figure.add_trace(
             trace(
                 run,
                 x=np.arange(len(values)),
                 y=values[clients],
-                customdata=clients,
+                customdata=[names[k] for k in clients] if names else clients,
                 mode="markers",
                 marker={"size": 6 if in_order else 10, "symbol": run.symbol},
                 hovertemplate="client %{customdata}: %{y:" + ("+" if compared else "") + ".2f}",
@@ -143,12 +154,22 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
         zeroline=False,
         **whole_ticks(len(runs[0].selected.clients)),
     )
+    if (names := own_names(runs[0].record)) and not in_order:
+        figure.update_xaxes(tickmode="array", tickvals=list(range(len(names))), ticktext=names)
     if compared:
         figure.add_hline(y=0, line={"color": LINE, "width": 1.5})
     return figure
 
 
-def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "") -> go.Figure:
+def own_names(record: Record) -> list[str]:
+    """What the clients are called, where that is more than a number."""
+    names = list(record.client_names)
+    return [] if names == [str(k) for k in range(len(names))] else [text(name) for name in names]
+
+
+def label_picture(
+    counts: np.ndarray, class_names: Sequence[str], title: str = "", client_names: Sequence[str] = ()
+) -> go.Figure:
     """Who has how many samples of which class: clients × classes."""
     figure = heat_map(
         counts,
@@ -159,6 +180,9 @@ def label_picture(counts: np.ndarray, class_names: Sequence[str], title: str = "
         hovertemplate="client %{y}, class %{x}: %{z} samples<extra></extra>",
         colorbar={"title": {"text": "samples"}, "thickness": 10, "outlinewidth": 0},
     )
+    if client_names:
+        figure.data[0].y = list(client_names)
+        figure.update_yaxes(type="category", dtick=None)
     if title:
         figure.update_layout(title={"text": text(title)}, margin={"t": 60})
     return figure
@@ -176,13 +200,25 @@ def _line(
     return trace(run, x=rounds if x is None else x, y=y, mode="lines+markers", marker=marker, hovertemplate=hover)
 
 
-def _server_megabytes(record: Record) -> np.ndarray:
+def _sent_by_evaluation(record: Record) -> np.ndarray:
     """What has gone through the server by the end of each evaluated round."""
-    rounds, up = _sums(record.rows, f"{Channel.UP}_bytes")
-    _, down = _sums(record.rows, f"{Channel.DOWN}_bytes")
-    sent = np.cumsum(up + down) / 1e6
-    evaluated: np.ndarray = sent[np.searchsorted(rounds, record.curve.rounds)]
+    sent = np.cumsum(server_megabytes(record))
+    evaluated: np.ndarray = sent[np.searchsorted(np.unique([r["round"] for r in record.rows]), record.curve.rounds)]
     return evaluated
+
+
+def server_megabytes(record: Record) -> np.ndarray:
+    """What goes through the server in each round, up and down."""
+    ways = [_sums(record.rows, f"{channel}_bytes")[1] for channel in (Channel.UP, Channel.DOWN)]
+    megabytes: np.ndarray = np.sum(ways, axis=0) / 1e6
+    return megabytes
+
+
+def _sub_experts(line: Line) -> np.ndarray | None:
+    """How many the shared expert has in each round, on average over the line's runs, if all of them know."""
+    growths = [Growth.load(record) for record in line.records]
+    sizes = [growth.leaves() for growth in growths if growth is not None]
+    return np.mean(sizes, axis=0) if len(sizes) == len(growths) else None
 
 
 def _mean_megabytes(line: Line, channels: Sequence[Channel]) -> np.ndarray:

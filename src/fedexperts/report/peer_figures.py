@@ -44,8 +44,7 @@ def mixture(
         )
         figure.add_trace(heat, row=1, col=panel)
     ordered = dominant[by_class]
-    starts = np.flatnonzero(np.diff(ordered)) + 1
-    middles = [(start + end - 1) // 2 for start, end in zip([0, *starts], [*starts, len(names)], strict=True)]
+    starts, middles = class_groups(ordered)
     for start in starts - 0.5:
         figure.add_hline(y=start, line=BORDER, col=2)
         figure.add_vline(x=start, line=BORDER, col=2)
@@ -64,6 +63,13 @@ def mixture(
     figure.update_yaxes(ticks, col=2)
     figure.update_layout(height=540)
     return figure
+
+
+def class_groups(ordered: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Of clients ordered by class: where a new class begins, and the middles of all classes."""
+    starts = np.flatnonzero(np.diff(ordered)) + 1
+    ends = zip([0, *starts], [*starts, len(ordered)], strict=True)
+    return starts, [(start + end - 1) // 2 for start, end in ends]
 
 
 def chosen_by_class(shares: np.ndarray, rows: Sequence[str], class_names: Sequence[str]) -> go.Figure:

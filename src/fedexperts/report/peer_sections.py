@@ -14,6 +14,7 @@ from fedexperts.report.figures import traffic_over_rounds
 from fedexperts.report.runs import Line, line_up, lines
 from fedexperts.report.section import Section
 from fedexperts.report.table import rough, short
+from fedexperts.report.tree_sections import traffic_by_size
 
 EDGES = 60
 FEW_LINES = 5  # more than these cannot be told in a sentence
@@ -98,12 +99,16 @@ def peers(record: Record, edges: int = EDGES, name: str | None = None) -> Iterat
 def traffic(records: Sequence[Record]) -> Section:
     """Bytes through the server and between clients, over the rounds."""
     found = lines(line_up(records))
+    growing = [line for line in found if traffic_by_size(line.records)]
+    told = found if len(found) <= FEW_LINES else growing
     return Section(
         "Traffic over the rounds",
         "What all clients together send in a round (left) and have sent so far (right): full lines go through the "
-        "server, up and down, dotted ones directly between clients. What sends nothing has no line.",
+        "server, up and down, dotted ones directly between clients. What sends nothing has no line."
+        + " On the far right, how many sub-experts a shared expert has that grows."
+        * bool(growing),
         traffic_over_rounds(found),
-        "; ".join(map(_sent, found)) + "." if len(found) <= FEW_LINES else "",
+        "; ".join(map(_sent, told)) + "." if told else "",
     )
 
 
@@ -139,4 +144,5 @@ def _sent(line: Line) -> str:
         return float(np.mean([sum(record.totals[f"{c}_bytes"] for c in channels) for record in line.records]))
 
     server, direct = mean(Channel.UP, Channel.DOWN) / 1e6, mean(Channel.PEER) / 1e6
-    return f"{line.run.name}: {short(server)} MB through the server, {short(direct)} MB between clients"
+    said = f"{line.run.name}: {short(server)} MB through the server, {short(direct)} MB between clients"
+    return said + traffic_by_size(line.records)

@@ -184,4 +184,10 @@ def _flat(record: Record, ignored: Container[str]) -> dict[str, Any]:
         values |= {} if begins_with else {f"{table} {name}": value for name, value in inner.items()}
     for name, folder in begins_with.items():  # every seed begins with another run
         values[name] = None if "seed" in ignored else folder.name
-    return {key.rstrip("_"): value for key, value in values.items() if value is not None and key not in ignored}
+    shown = {key: _in_turn(value) for key, value in values.items() if value is not None and key not in ignored}
+    return {key.rstrip("_"): value for key, value in shown.items()}
+
+
+def _in_turn(value: Any) -> Any:
+    """What goes to the clients in turn, as it is given on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value

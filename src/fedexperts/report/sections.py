@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedexperts import analyses
-from fedexperts.analyses import GATES, REPRESENTATIONS, SampleTable
+from fedexperts.analyses import GATES, REPRESENTATIONS, Growth, SampleTable
 from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until, task_of
 from fedexperts.report import analysis_figures as drawn
-from fedexperts.report import peer_sections, pool_sections
-from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
+from fedexperts.report import peer_sections, pool_sections, tree_sections
+from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, own_names, traffic
 from fedexperts.report.runs import Line, line_up, lines, sweep_looks
 from fedexperts.report.section import Section
 from fedexperts.report.table import over_seeds
@@ -39,7 +39,7 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
             "higher is better. A level line sends nothing. Traffic between clients is not counted here.",
             traffic(records),
         )
-    if any(record.totals["peer_bytes"] for record in records):
+    if any(record.totals["peer_bytes"] or Growth.load(record) is not None for record in records):
         yield peer_sections.traffic(records)
     if len(records) > 1 and len({task_of(record).model_copy(update={"seed": 0}) for record in records}) == 1:
         yield cost(records)
@@ -52,6 +52,9 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
     for run in runs:
         yield from pool_sections.mixture(run.record, name=run.name)
         yield from pool_sections.pool(run.record, name=run.name)
+        yield from tree_sections.tree(run.record, name=run.name)
+        yield from tree_sections.spectra(run.record, name=run.name)
+        yield from tree_sections.use(run.record, name=run.name)
         yield from gates(run.record, name=run.name)
         yield from peer_sections.experts(run.record, name=run.name)
         yield from peer_sections.matrix(run.record, name=run.name)
@@ -61,7 +64,7 @@ def of_runs(records: Sequence[Record]) -> Iterator[Section]:
         yield Section(
             f"Who has which labels: {task.data}, seed {task.seed}",
             READ_LABELS,
-            label_picture(record.counts, record.class_names),
+            label_picture(record.counts, record.class_names, client_names=own_names(record)),
         )
 
 
