@@ -36,9 +36,8 @@ class Member:
         self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
         self.round = 0  # complete rounds
         with torch_stream(settings.seed, "init", SERVER):
-            self.start: State = method.start_of(
-                model_of(method, spec, self.dtype) for spec in first
-            )  # the server's before the first round
+            # What the server has before the first round.
+            self.start: State = method.start_of(model_of(method, spec, self.dtype) for spec in first)
 
     def now(self, number: int) -> Round:
         """A round of this run."""
