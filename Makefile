@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test test-federation lint bench clean
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -24,6 +24,9 @@ lint: install
 
 test: lint  ## environment, lint, types and tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-federation: install  ## federations of real processes that are killed, and every method over one
+	$(BIN)/python -m pytest -m federation tests/federation
 
 bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/bench.py

@@ -3,19 +3,20 @@
 import inspect
 import shlex
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.options import takes
-from fedexperts.terminal import console, run_folders
+from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
 
 if TYPE_CHECKING:
     from fedexperts.measure import Record
@@ -30,29 +31,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(analyse)
+app.add_typer(federation)
+app.command(context_settings=OPEN_ENDED)(site)
+app.command()(server)
+app.command()(node)
 app.add_typer(results)
 RUNS = Path("runs")
-OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
-
-
-def _split(words: list[str], names: Container[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Words that no option claimed: those that stand alone, and `--name value` or `--name=value`, a method's own.
-
-    An option takes the next word, unless that is another option or one of `names`.
-    """
-    rest, alone, values = list(words), [], {}
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            alone.append(word)
-            continue
-        name, has_value, value = word.removeprefix("--").partition("=")
-        if not has_value:
-            value = rest.pop(0) if rest and not rest[0].startswith("--") and rest[0] not in names else "true"
-        values[name.replace("-", "_")] = value
-    return alone, values
 
 
 def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) -> dict[str, Any]:
@@ -60,14 +46,6 @@ def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) ->
     from_file = read_toml(config) if config else {}
     from_file.pop("method", None)
     return from_file | values | own
-
-
-def _no_more(words: list[str]) -> dict[str, str]:
-    """The unclaimed options of a command that takes no more words."""
-    alone, own = _split(words)
-    if alone:
-        raise SettingsError(f"'{alone[0]}' is not an option; options begin with --")
-    return own
 
 
 def _show(records: "Sequence[Record]") -> None:
@@ -97,7 +75,7 @@ def run(
     from fedexperts import api
     from fedexperts.report.progress import ProgressDisplay
 
-    settings = api.settings_for(method, _values(config, values, _no_more(context.args)))
+    settings = api.settings_for(method, _values(config, values, no_more(context.args)))
     folder = out or RUNS / f"{method}-{settings.data}"
     with _continues() as stops, ProgressDisplay(console) as progress:
         result = api.execute(settings, None, folder, [progress, stops], numbered=out is None)
@@ -126,7 +104,7 @@ def compare(
     from fedexperts.report.progress import ProgressDisplay
     from fedexperts.task import Task
 
-    names, own = _split(methods, registry())
+    names, own = split_words(methods, registry())
     given = _values(config, values, own)
     given = given.pop("options", {}) | given  # they may stand in a table, as a run saves them
     if not names:
@@ -290,7 +268,7 @@ def data(
     from fedexperts.report.page import write_label_page
     from fedexperts.task import Task
 
-    given = _values(config, values, _no_more(context.args))
+    given = _values(config, values, no_more(context.args))
     if not given and out is None:
         table = Table("name", "what", "classes", "looks for", box=None)
         for name, info in known().items():

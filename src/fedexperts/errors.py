@@ -36,6 +36,14 @@ class SavedStateError(FedExpertsError):
     """A run folder or checkpoint that cannot be read or continued."""
 
 
+class FederationError(FedExpertsError):
+    """A message, a site or a server of a federation that cannot be taken as it is."""
+
+
+class UnreachableError(FederationError):
+    """Nobody answers there, or not in time, or without the right certificate; it may be tried again."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The nearest known word as half a sentence: "; did you mean 'fedavg'?", or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by new text; safely on disk when this returns."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file by a new one; safely on disk when this returns."""
     temporary = path.with_name(path.name + ".new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -1,10 +1,15 @@
-"""What all commands share: where they print, and which runs are meant."""
+"""What all commands share: where they print, which runs are meant, and options that no command names."""
 
+from collections.abc import Container
 from pathlib import Path
 
 from rich.console import Console
 
+from fedexperts.errors import SettingsError
+
 console = Console()
+OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For commands that take a method's own options."""
 
 
 def run_folders(folders: list[Path]) -> list[Path]:
@@ -17,3 +22,29 @@ def run_folders(folders: list[Path]) -> list[Path]:
         else:
             found += inner
     return found
+
+
+def split_words(words: list[str], names: Container[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """Words that no option claimed: those that stand alone, and `--name value` or `--name=value`, a method's own.
+
+    An option takes the next word, unless that is another option or one of `names`.
+    """
+    rest, alone, values = list(words), [], {}
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            alone.append(word)
+            continue
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not has_value:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") and rest[0] not in names else "true"
+        values[name.replace("-", "_")] = value
+    return alone, values
+
+
+def no_more(words: list[str]) -> dict[str, str]:
+    """The unclaimed options of a command that takes no more words."""
+    alone, own = split_words(words)
+    if alone:
+        raise SettingsError(f"'{alone[0]}' is not an option; options begin with --")
+    return own

@@ -167,7 +167,7 @@ def test_bfloat16_stays_near_float32(executor: str) -> None:
     exact = finished("fedavg", TASK, precision="float32", executor=executor)
     rough = finished("fedavg", TASK, precision="bfloat16", executor=executor)
     assert {t.dtype for t in rough.server.values()} == {torch.float32}
-    moved = torch.cat([(exact.server[n] - exact.fleet.start[n]).flatten() for n in exact.server])
+    moved = torch.cat([(exact.server[n] - exact.start[n]).flatten() for n in exact.server])
     apart = torch.cat([(exact.server[n] - rough.server[n]).flatten() for n in exact.server])
     assert 0 < apart.norm() < 0.05 * moved.norm()
 

@@ -36,6 +36,14 @@ def test_three_figures() -> None:
     assert last.weighted == pytest.approx(np.average(accuracy, weights=np.arange(10, 30)))
 
 
+def test_a_client_that_is_missing_counts_as_it_last_was() -> None:
+    made = [row for row in rows() if (row["round"], row["client"]) not in {(1, 3), (3, 5)}]
+    found = curve(made)
+    assert found.rounds.tolist() == [2, 3]  # in the first round client 3 had not been seen yet
+    last = {row["client"]: row["test_accuracy"] for row in rows() if row["round"] == (2 if row["client"] == 5 else 3)}
+    assert found.figures()["last"].clients == pytest.approx([last[client] for client in range(20)])
+
+
 def test_larger_clients_may_count_more() -> None:
     scores = {1: [(0.9, 0.8), (0.1, 0.2)], 2: [(0.2, 0.1), (0.6, 0.7)]}  # a small client is better in 1, a large in 2
     made = [

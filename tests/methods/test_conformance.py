@@ -245,7 +245,7 @@ def test_every_stage_moves_only_the_parts_it_names(kind: type[Method], executor:
 @every_method
 def test_clients_that_were_not_sampled_stay_as_they_are(kind: type[Method]) -> None:
     simulation = make_simulation(kind, TASK, participation=0.34)
-    while simulation.method.everyone(simulation._round(simulation.round + 1)):
+    while simulation.method.everyone(simulation.now(simulation.round + 1)):
         simulation.step()
     before = {client: dict(simulation.fleet.kept(client)) for client in range(len(TASK.clients))}
     simulation.step()

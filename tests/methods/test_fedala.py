@@ -56,7 +56,7 @@ def by_hand(simulation: Simulation, mixed: set[str], lr: float) -> tuple[State, 
     def aggregated(weights: State) -> State:
         return everyones | {n: own[n] + (everyones[n] - own[n]) * weight for n, weight in weights.items()}
 
-    first, second = method.stages(simulation._round(2))
+    first, second = method.stages(simulation.now(2))
     weights = {name: torch.ones_like(own[name]) for name in mixed}
     for index in torch.from_numpy(simulation.batches.take(CLIENT, 2, 0, Portion(first.epochs, first.share))):
         slopes = grad(loss)(aggregated(weights), index)

@@ -120,7 +120,7 @@ def test_modules_go_up_once_and_the_pool_comes_down_once_as_one_for_all() -> Non
     assert [r for r, _ in downs] == [2] * CLIENTS
     assert {m.parameters for _, m in downs} == {CLIENTS * head + CLIENTS}
     assert len({m.tensors["pool.weight"].data_ptr() for _, m in downs}) == 1, "one pool, not a copy for each"
-    later = second.method.send(second.server, second.specs[0].public, second._round(3))
+    later = second.method.send(second.server, second.specs[0].public, second.now(3))
     assert not later.tensors
     assert later.known["pool.weight"] is second.server["pool.weight"]
 

@@ -1,7 +1,7 @@
 """The data on the device, and which samples a client sees in which step."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,11 +81,14 @@ def batch_order(
     return np.concatenate(epochs_of)
 
 
+DataAt = Callable[[int], Sequence[ClientData] | Mapping[int, ClientData]]
+"""Round → who has which samples."""
+
+
 class BatchPlan:
     """Who sees which samples when. A round's plan can be made before it is needed; that changes nothing in it."""
 
-    def __init__(self, data: Callable[[int], Sequence[ClientData]], batch_size: int, seed: int) -> None:
-        """`data`: round → who has which samples."""
+    def __init__(self, data: DataAt, batch_size: int, seed: int) -> None:
         self.data = data
         self.batch_size = batch_size
         self.seed = seed

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort
+from fedexperts.engine.member import model_of
 from fedexperts.engine.program import Program
 from fedexperts.engine.store import Store
 from fedexperts.errors import MethodError, SavedStateError
-from fedexperts.methods import Method, Model, Round, State, select
+from fedexperts.methods import Method, Round, State, select
 from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
 
@@ -29,15 +30,19 @@ class Fleet:
     def __init__(
         self,
         method: Method,
-        specs: Sequence[ClientSpec],
+        specs: Mapping[int, ClientSpec],
         seed: int,
         store: Store,
         device: torch.device,
         dtype: torch.dtype,
         limit: int,
         first_round: Round,
+        start: State,
     ) -> None:
-        """`limit`: how many clients are on the device together, shared out among the groups, at least one of each."""
+        """`limit`: how many clients are on the device together, shared out among the groups, at least one of each.
+
+        `start`: the server's state before the first round.
+        """
         self.method = method
         self.specs = specs
         self.seed = seed
@@ -46,17 +51,15 @@ class Fleet:
         self.dtype = dtype
         self.limit = limit
         self.first_round = first_round
+        self.start = start
         self._programs: dict[Hashable, Program] = {}
         self._buffers: dict[Group, State] = {}
         self._resident: dict[Group, Cohort] = {}
         self._changed: set[Group] = set()
-        self._group_of = [self._group(spec) for spec in specs]
+        self._group_of = {client: self._group(spec) for client, spec in specs.items()}
         self._sizes: dict[Group, int] = defaultdict(int)
-        for group in self._group_of:
+        for group in self._group_of.values():
             self._sizes[group] += 1
-        kinds = {spec.model: spec for spec in reversed(specs)}
-        with torch_stream(seed, "init", SERVER):
-            self.start = method.start_of(self._model(spec) for spec in sorted(kinds.values(), key=lambda spec: spec.id))
 
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""
@@ -85,7 +88,7 @@ class Fleet:
     def fresh(self, client: int) -> State:
         """A client's kept tensors before it has ever trained; parts that come from the server are as it first sends."""
         with torch_stream(self.seed, "init", SERVER if self.method.same_start() else client):
-            own = self._model(self.specs[client]).state_dict()
+            own = model_of(self.method, self.specs[client], self.dtype).state_dict()
         own |= self.method.receive(own, self.method.send(self.start, self.specs[client].public, self.first_round))
         return select(own, self.method.kept())
 
@@ -159,12 +162,9 @@ class Fleet:
             return asked
         return max(1, round(self.limit * self._sizes[group] / len(self.specs)))
 
-    def _model(self, spec: ClientSpec) -> Model:
-        return Model(self.method.parts(spec)).to(self.dtype)
-
     def _group(self, spec: ClientSpec) -> Group:
         with torch.device("meta"):
-            model = self._model(spec)
+            model = model_of(self.method, spec, self.dtype)
         parts = [name for name, _ in model.named_children()]
         if set(parts) != set(self.method.owners):
             raise MethodError(

@@ -64,7 +64,7 @@ class Joining(Simulation):
     @property
     def trains(self) -> list[str]:
         """The parts that the new client trains; the others it has from the run."""
-        rounds = (self._round(number) for number in range(1, self.settings.rounds + 1))
+        rounds = (self.now(number) for number in range(1, self.settings.rounds + 1))
         return list(dict.fromkeys(part for now in rounds for stage in self.method.stages(now) for part in stage.parts))
 
 

@@ -95,7 +95,11 @@ Record = dict[str, Any]
 
 def write_tensors(folder: Path, name: str, tensors: State) -> Record:
     """Write tensors to a new file, safely on disk when this returns."""
-    raw = pack(tensors)
+    return write_bytes(folder, name, pack(tensors))
+
+
+def write_bytes(folder: Path, name: str, raw: bytes) -> Record:
+    """The same for any bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / name, "wb") as file:
         file.write(raw)

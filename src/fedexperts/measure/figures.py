@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import Literal
 
@@ -73,14 +74,23 @@ def best_round(accuracy: np.ndarray, weights: np.ndarray | None = None) -> int:
 
 
 def curve(rows: Sequence[Row]) -> Curve:
-    """The evaluated rounds of a history."""
+    """The evaluated rounds of a history, from the first one on in which every client has been.
+
+    A client that is missing in one (a site of a federation that was away) counts as it last was.
+    """
     evaluated = [row for row in rows if row["test_accuracy"] is not None]
-    rounds = np.unique([row["round"] for row in evaluated]).astype(int)
-    columns = {
-        name: np.array([row[name] for row in evaluated], dtype=float).reshape(len(rounds), -1)
-        for name in ("validation_accuracy", "test_accuracy", "test_samples")
-    }
-    return Curve(rounds, columns["validation_accuracy"], columns["test_accuracy"], columns["test_samples"][0])
+    rounds, position = np.unique([row["round"] for row in evaluated], return_inverse=True)
+    clients, who = np.unique([row["client"] for row in evaluated], return_inverse=True)
+    columns = {}
+    for name in ("validation_accuracy", "test_accuracy", "test_samples"):
+        table = np.full((len(rounds), len(clients)), np.nan)
+        table[position, who] = [row[name] for row in evaluated]
+        for before, after in pairwise(table) if np.isnan(table).any() else ():
+            np.copyto(after, before, where=np.isnan(after))
+        columns[name] = table
+    whole = ~np.isnan(columns["test_accuracy"]).any(1)
+    validation, test, samples = (table[whole] for table in columns.values())
+    return Curve(rounds[whole].astype(int), validation, test, samples[0])
 
 
 def totals(rows: Sequence[Row]) -> dict[str, int]:

@@ -20,10 +20,11 @@ class FlopMeter(Observer):
     steps. Products and convolutions count, element-wise work does not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data: DeviceData | None = None) -> None:
+        """`data`: the samples, where there is no simulation that says so when it starts."""
         self.present: dict[int, int] = {}
         self._known: dict[Hashable, int] = {}
-        self._data: DeviceData | None = None
+        self._data = data
 
     def started(self, simulation: Simulation) -> None:
         self._data = simulation.data

@@ -17,9 +17,13 @@ class Traffic:
     bytes: int = 0
 
     def add(self, message: Message) -> None:
+        self.count(message.parameters, message.wire_bytes)
+
+    def count(self, parameters: int, wire_bytes: int) -> None:
+        """A message that somebody else has seen."""
         self.messages += 1
-        self.parameters += message.parameters
-        self.bytes += message.wire_bytes
+        self.parameters += parameters
+        self.bytes += wire_bytes
 
 
 class Ledger(Observer):

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedexperts.errors import MethodError
@@ -107,12 +108,17 @@ class Message:
 
     @classmethod
     def from_bytes(cls, raw: bytes, memory: Mapping[str, Tensor] | None = None) -> "Message":
-        """`memory`: what the receiver still has."""
-        tensors = dict(sorted(safetensors.torch.load(raw).items()))  # the format itself keeps no order
+        """`memory`: what the receiver still has. Whatever the bytes are, they are a message or a `MethodError`."""
+        try:
+            tensors = dict(sorted(safetensors.torch.load(raw).items()))  # the format itself keeps no order
+        except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
+            raise MethodError(f"{len(raw)} bytes are not a message: {error}") from None
         numbers, named = (
             {name.removeprefix(mark): tensors.pop(name) for name in list(tensors) if name.startswith(mark)}
             for mark in (_NUMBER, _KNOWN)
         )
+        if odd := sorted(name for name, x in numbers.items() if x.dtype != torch.float64 or x.shape != (1,)):
+            raise MethodError(f"the numbers {', '.join(odd)} of a message are not float64 of one value")
         if lost := sorted(named.keys() - (memory or {}).keys()):
             raise MethodError(f"a message says that {', '.join(lost)} came before, but the receiver does not have it")
         known = {name: (memory or {})[name] for name in named}

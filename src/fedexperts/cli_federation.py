@@ -1,0 +1,237 @@
+"""Commands for federations over a network: their folders, their server and sites, their runs."""
+
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedexperts.errors import FederationError, SettingsError
+from fedexperts.terminal import OPEN_ENDED, console, no_more
+
+federation = typer.Typer(
+    name="federation", help="Train over a network, each site with its own data.", no_args_is_help=True
+)
+Folder = Annotated[Path, typer.Argument(help="the folder that `federation new` made", show_default=False)]
+
+
+def server(folder: Folder) -> None:
+    """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was."""
+    with _extra():
+        from fedexperts.federation.service import serve_runs
+    _service()
+    serve_runs(folder)
+
+
+def site(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)],
+    part: Annotated[str | None, typer.Option(help="the client of the data that this site is: number or name")] = None,
+    show_outgoing: Annotated[bool, typer.Option(help="list what would leave, and send nothing")] = False,
+    method: Annotated[str, typer.Option(help="show-outgoing: of which method")] = "fedavg",
+) -> None:
+    """Be a site: attend the server, train on the site's own data, until stopped.
+
+    Options of `fedexperts data` say which data; the same for all sites of a data set that is split among them. They
+    may stand in `site.toml` too.
+    Example: fedexperts site consortium/hospital-a --data digits --clients 3 --part 0
+    """
+    with _extra():
+        from fedexperts.federation.service import attend_site
+    from fedexperts.config import TaskSettings
+
+    own = no_more(context.args)
+    data: dict[str, Any] = {name: own.pop(name) for name in list(own) if name in TaskSettings.model_fields}
+    if part is not None:
+        data["part"] = part
+    if show_outgoing:
+        _show_outgoing(folder, data, method, own)
+    elif own:
+        raise SettingsError(f"unknown option --{next(iter(own)).replace('_', '-')} of a site; see `fedexperts data`")
+    else:
+        _service()
+        attend_site(folder, data)
+
+
+def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[str, str]) -> None:
+    from rich.table import Table
+
+    from fedexperts.api import settings_for
+    from fedexperts.federation.envelope import Plan, PublicSpec
+    from fedexperts.federation.local import Local
+    from fedexperts.federation.places import SiteSettings
+    from fedexperts.federation.service import holding_of
+    from fedexperts.methods import Owner
+
+    site_settings = SiteSettings.of(folder)
+    holding = holding_of(site_settings, data)
+    values = {**site_settings.data, **data, **own}
+    values.pop("part", None)
+    settings, part = settings_for(method, values), holding.number
+    profile = holding.profile.model_dump(include={"shape", "classes", "samples"})
+    spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
+    plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=(spec,))
+    local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves)
+    table = Table("tensor", "shape", "type", "bytes", box=None)
+    for way, message in local.outgoing().items():
+        table.add_row(f"[bold]{way}", "", "", f"[bold]{message.wire_bytes:,}")
+        for name, tensor in message.tensors.items():
+            size = tensor.numel() * tensor.element_size()
+            kind = str(tensor.dtype).removeprefix("torch.")
+            table.add_row(f"  {name}", str(tuple(tensor.shape)), kind, f"{size:,}")
+        for name, number in message.numbers.items():
+            table.add_row(f"  {name} = {number:g}", "", "number", "8")
+    console.print(table)
+    private = sorted(local.method.owned(Owner.PRIVATE))
+    console.print(f"never leaves: {', '.join([*private, 'all data'])}", highlight=False)
+
+
+def node(folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)]) -> None:
+    """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay."""
+    with _extra():
+        from fedexperts.federation.service import served
+    _service()
+    with served(folder):
+        threading.Event().wait()
+
+
+@federation.command("new")
+def new_federation(
+    folder: Annotated[Path, typer.Argument(help="a new folder", show_default=False)],
+    sites: Annotated[str, typer.Option(help="names of the sites, with commas")],
+    host: Annotated[
+        str, typer.Option(help="the machine's name or address for all; change it in the files")
+    ] = "localhost",
+    port: Annotated[int, typer.Option(help="the server's port; those of the sites follow")] = 9440,
+) -> None:
+    """Write certificates, keys and settings for a server and its sites, and a README with the commands."""
+    with _extra():
+        from fedexperts.federation.places import README, new
+    new(folder, tuple(sites.split(",")), host, port)
+    console.print((folder / README).read_text(encoding="utf-8"), highlight=False, markup=False)
+
+
+@federation.command("run", context_settings=OPEN_ENDED)
+def run_federation(
+    context: typer.Context,
+    folder: Folder,
+    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedavg",
+    name: Annotated[str | None, typer.Option(help="the run's name (default: the method and a number)")] = None,
+    wait: Annotated[bool, typer.Option(help="show its progress until it is over")] = True,
+) -> None:
+    """Hand a run to the server, on its machine. Takes the options of `fedexperts run` and the method's own.
+
+    The same command with the same --name shows the progress of a run again.
+    """
+    with _extra():
+        from fedexperts.federation.runs import queue
+    run = queue(folder, method, no_more(context.args), name)
+    console.print(f"run: {run}", highlight=False)
+    if wait:
+        _watch(folder, run)
+
+
+def _watch(folder: Path, run: Path) -> None:
+    """Show a run's progress until it is over, and then how it went."""
+    from fedexperts.federation.runs import progress
+    from fedexperts.federation.service import FAILED
+    from fedexperts.measure import Record
+    from fedexperts.report.table import comparison_table
+
+    for line in progress(folder, run):
+        console.print(line, highlight=False, markup=False)
+    if (run / FAILED).exists():
+        raise FederationError((run / FAILED).read_text(encoding="utf-8"))
+    console.print(comparison_table([Record.load(run)]))
+    console.print(f"results: {run}\npage: fedexperts report {run}", highlight=False)
+
+
+@federation.command()
+def status(folder: Folder) -> None:
+    """Show which sites are there, where the run stands, and who is late."""
+    from rich.table import Table
+
+    with _extra():
+        from fedexperts.federation.board import STATUS, Board
+        from fedexperts.federation.certificates import expires
+        from fedexperts.federation.hub import SERVER
+        from fedexperts.federation.places import read_server
+    settings, known = read_server(folder), Board.read(folder / SERVER / STATUS)
+    if not known:
+        console.print("the server has not been started yet")
+        return
+    table = Table("site", "last heard of", "now", box=None)
+    for name in settings.sites:
+        ago = f"{max(0, time.time() - known['seen'][name]):.0f} s ago" if name in known.get("seen", {}) else "never"
+        doing = f"{known['doing']}, round {known['in_round']}" if name in known.get("waiting", []) else ""
+        table.add_row(name, ago, known.get("absent", {}).get(name, "") or doing)
+    console.print(table)
+    if "run" in known:
+        accuracy = f", test accuracy {100 * known['accuracy']:.2f} % in round {known['evaluated']}" * (
+            "accuracy" in known
+        )
+        over = ", finished" if known.get("finished") else f", failed: {known['failed']}" if "failed" in known else ""
+        done = f"run {known['run']} ({known['method']}): round {known.get('round', 0)} of {known['rounds']}"
+        console.print(f"{done}{accuracy}{over}", highlight=False)
+    console.print(f"the server's certificate is good until {expires(folder / SERVER):%Y-%m-%d}", highlight=False)
+
+
+@federation.command()
+def demo(
+    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedmoe-da",
+    rounds: Annotated[int, typer.Option(min=1, help="communication rounds")] = 10,
+    out: Annotated[Path | None, typer.Option(help="where (default: a new folder in runs/)")] = None,
+) -> None:
+    """Start a server and three sites on this machine, train on the embedded digits, and stop them again."""
+    with _extra():
+        from fedexperts.federation.demo import started
+        from fedexperts.federation.runs import queue
+    from fedexperts.api import claim
+
+    folder = out or claim(Path("runs") / "federation-demo", numbered=True)[0]
+    values: dict[str, Any] = {"rounds": rounds, "lr": 0.1, "momentum": 0.9, "epochs": 5}
+    if method == "fedmoe-da":  # few clients have few neighbours
+        values |= {"asked": 1, "start": "own"}
+    with started(folder) as data:
+        run = queue(folder, method, data | values, None)
+        console.print(f"server and three sites started, over TLS; logs: {folder}/*/log.txt", highlight=False)
+        _watch(folder, run)
+
+
+@federation.command()
+def renew(
+    folder: Folder,
+    member: Annotated[str, typer.Option(help="a site, or 'server'")],
+) -> None:
+    """Make a new certificate for a member, good for a year; the member takes it in when it is started again."""
+    with _extra():
+        from fedexperts.federation.certificates import expires, issue
+        from fedexperts.federation.places import AUTHORITY
+    if not (folder / member / "own.crt").exists():
+        raise FederationError(f"{folder} has no member '{member}'")
+    issue(folder / AUTHORITY, folder / member, member)
+    console.print(f"{folder / member}: good until {expires(folder / member):%Y-%m-%d}", highlight=False)
+
+
+def _service() -> None:
+    """Let the process go on until it is asked to end, and log to the terminal."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(0)
+
+
+class _extra:  # noqa: N801 - reads like a word
+    """Within it a missing package is the missing extra."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            raise SettingsError(f"{error.name} is missing: pip install 'fedexperts[federation]'") from None

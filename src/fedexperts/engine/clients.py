@@ -1,0 +1,190 @@
+"""The clients' half of a run: what those on this machine do in a round."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedexperts.config import EngineSettings, Settings, TrainSettings
+from fedexperts.data import Dataset
+from fedexperts.engine.batches import BatchPlan, DataAt, DeviceData, Portion
+from fedexperts.engine.choosing import executor_for
+from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
+from fedexperts.engine.executors import pick_device
+from fedexperts.engine.fleet import Fleet
+from fedexperts.engine.member import Member
+from fedexperts.engine.observer import Observer
+from fedexperts.engine.store import Store
+from fedexperts.errors import DivergedError, MethodError
+from fedexperts.methods import (
+    NOTHING,
+    ByClass,
+    Channel,
+    Message,
+    Method,
+    Owner,
+    Reply,
+    Round,
+    Stage,
+    Trained,
+    Want,
+    part_of,
+    select,
+)  # fmt: skip
+from fedexperts.task import ClientSpec
+
+
+class Clients(Member, ABC):
+    """All clients of a simulation, or a site's one: each has its data, keeps its own, trains and replies.
+
+    Where the server's messages and the peers' parts come from is left open: out of the same process, or over a network.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        specs: Mapping[int, ClientSpec],
+        settings: Settings,
+        dataset: Dataset,
+        data_at: DataAt,
+        first: Sequence[ClientSpec],
+        observers: Sequence[Observer] = (),
+        folder: Path | None = None,
+    ) -> None:
+        """`folder`: where the store has its files, if it has any."""
+        super().__init__(method, specs, settings, first, observers)
+        train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
+        self.device = pick_device(settings.device, settings.executor)
+        self.dataset = dataset
+        self.data_at = lru_cache(maxsize=2)(data_at)
+        self.data = DeviceData.of(dataset, self.device, self.dtype)
+        self.batches = BatchPlan(self.data_at, settings.batch_size, settings.seed)
+        self.executor = executor_for(self.data, train, engine)
+        self.store = Store(settings.store, self.device, folder)
+        limit = settings.group_size or (len(specs) if settings.store == "device" else self.sample_size)
+        self.fleet = Fleet(
+            method, specs, settings.seed, self.store, self.device, self.dtype, limit, self.now(1), self.start
+        )
+
+    @abstractmethod
+    def send(self, client: int, now: Round) -> Message:
+        """What the server sends to a client at the start of a round."""
+
+    @abstractmethod
+    def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
+        """What of it peers give to a client."""
+
+    def train(self, clients: Sequence[int], now: Round) -> tuple[list[Job], list[Reply]]:
+        """Let clients train and reply, as many at a time as the device has room for."""
+        done: list[Job] = []
+        replies: list[Reply] = []
+        for cohorts in self.fleet.waves(clients):
+            jobs = [self._job(cohort, now) for cohort in cohorts]
+            self.executor.train(jobs)
+            for job in jobs:
+                self.fleet.changed(job.cohort)
+                replies += self._replies(job, now)
+                for observer in self.observers:
+                    observer.trained(now.number, job)
+            done += jobs
+        return done, replies
+
+    def rehearse(self, client: int, now: Round) -> Message:
+        """What a client would reply in a round, as it is and without training."""
+        [[cohort]] = self.fleet.waves([client])
+        replies = self._replies(self._job(cohort, now), now)
+        return replies[0].message if replies else Message()
+
+    def _job(self, cohort: Cohort, now: Round) -> Job:
+        """Every client of the cohort receives, and what it will train on is laid out."""
+        messages = [self.send(client.id, now) for client in cohort.clients]
+        changes = [self.method.receive(own, message) for own, message in zip(cohort.each(), messages, strict=True)]
+        self.complete(cohort, changes)
+        cohort.write(changes)
+        lessons = [self._lesson(cohort, stage, i, now.number) for i, stage in enumerate(self.method.stages(now))]
+        return Job(cohort, lessons, Received.of(cohort.clients, list(map(self.method.heard, messages))))
+
+    def complete(self, cohort: Cohort, changes: Sequence[Mapping[str, Tensor]]) -> None:
+        """Every tensor of a client is kept by it or comes with the message; one that does neither would be anything."""
+        kept = self.method.kept()
+        needed = {name for name in cohort.program.layout if part_of(name) not in kept}
+        for client, change in zip(cohort.clients, changes, strict=True):
+            if missing := sorted(needed - change.keys()):
+                raise MethodError(
+                    f"method '{self.method.name}': {client.called} neither keeps nor receives {', '.join(missing)}"
+                )
+
+    def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
+        portion = Portion(stage.epochs, stage.share, stage.samples)
+        orders = [self.batches.take(client.id, now, number, portion) for client in cohort.clients]
+        return Lesson(stage, self.to_device(padded(orders)), tuple(len(order) for order in orders))
+
+    def _replies(self, job: Job, now: Round) -> list[Reply]:
+        """Let every client of the cohort finish, and reply."""
+        cohort = job.cohort
+        by_class = self._collect(job, now) if self.method.collects else [NOTHING] * len(cohort)
+
+        def trained(cohort: Cohort) -> list[Trained]:
+            return [
+                Trained(client, cohort.of(i), job.received.by(i), by_class[i])
+                for i, client in enumerate(cohort.clients)
+            ]
+
+        cohort.write([self.method.finish(after, now) for after in trained(cohort)])
+        # A message must outlive the cohort's memory, which the next wave or round uses again.
+        shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
+        lasting = replace(cohort, tensors=cohort.tensors | {n: t.clone() for n, t in shared.items()})
+        replies = []
+        for after in trained(lasting):
+            message = self.method.reply(after, now)
+            self.passes(now.number, Channel.UP, after.client, message)
+            if message:
+                replies.append(Reply(after.client.id, message))
+        return replies
+
+    def _collect(self, job: Job, now: Round) -> list[ByClass]:
+        """What the method collects of every client's training data, class by class."""
+        own = [self.data_at(now.number)[client.id].train for client in job.cohort.clients]
+        index = self.to_device(padded(own))
+        job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)))
+        rows = self.executor.map([job.collected])[0].to(self.data.dtype)  # which products in bfloat16 need not have
+        labels = self.to_device(padded([self.dataset.labels[samples] for samples in own], fill=-1))
+        belongs = (labels[..., None] == torch.arange(self.dataset.classes, device=self.device)).to(rows)
+        counts = belongs.sum(1)
+        means = torch.einsum("nsc,nsw->ncw", belongs, rows) / counts.clamp(min=1)[..., None]
+        return [ByClass(*pair) for pair in zip(counts, means, strict=True)]
+
+    def losses(self, jobs: Sequence[Job], now: Round) -> dict[int, float]:
+        """The clients' mean losses in their last stage; an error where one is not a number any more."""
+        found: dict[int, float] = {}
+        for job in jobs:
+            for number, losses in enumerate(torch.stack(job.losses).tolist() if job.losses else []):
+                for client, loss in zip(job.cohort.clients, losses, strict=True):
+                    if not math.isfinite(loss):
+                        raise DivergedError(
+                            f"the loss of {client.called} ({client.model}, {client.samples} samples) became {loss} "
+                            f"in stage {number + 1} of round {now.number}; "
+                            f"a learning rate below {self.settings.lr:g} may help"
+                        )
+                    found[client.id] = loss
+        return found
+
+    def to_device(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
+
+
+def padded(rows: Sequence[np.ndarray], fill: int = 0) -> np.ndarray:
+    """Rows of different lengths as one array, filled up at their ends."""
+    out = np.full((len(rows), max(map(len, rows)), *rows[0].shape[1:]), fill, dtype=np.int64)
+    for target, row in zip(out, rows, strict=True):
+        target[: len(row)] = row
+    return out

@@ -1,0 +1,226 @@
+"""A site's one client: the clients' half of a run, with messages from a network."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedexperts.config import Frozen, Settings, TrainSettings
+from fedexperts.data import ClientData, Dataset, label_counts
+from fedexperts.engine.exchange import exchange
+from fedexperts.engine.usable import Usable
+from fedexperts.errors import FederationError, FedExpertsError, UnreachableError
+from fedexperts.federation.envelope import Fetched, Plan, Profile, Scores, Shelf, digest
+from fedexperts.measure.flops import FlopMeter
+from fedexperts.methods import Channel, Message, Round, State, Want, method_class, part_of
+from fedexperts.methods.message import inside, under
+from fedexperts.models import check_model
+from fedexperts.task import ClientSpec, Task
+
+log = logging.getLogger(__name__)
+
+Fetch = Callable[[Shelf, str, str], bytes]
+"""(a peer's shelf, run, what) → the bytes of it, or an error."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A site's data: the samples, and which of them are for what in round `number` of so many."""
+
+    dataset: Dataset
+    at: Callable[[int, int], ClientData]
+    site: str = ""  # whose it is
+    number: int = 0  # of the client that it is in its task
+
+    @classmethod
+    def of(cls, task: Task, client: int, site: str = "") -> "Holding":
+        """One client's share of a task."""
+        return cls(task.dataset, lambda number, rounds: task.at(number, rounds)[client], site, client)
+
+    @property
+    def profile(self) -> Profile:
+        form = self.dataset.form
+        words = form.vocabulary.words if form.vocabulary else ()
+        return Profile(
+            site=self.site,
+            shape=self.dataset.shape,
+            classes=self.dataset.classes,
+            samples=len(self.at(1, 1).train),
+            reading=digest(repr((self.dataset.class_names, words, form.columns, form.scale)).encode()),
+        )
+
+    def spec(self, plan: Plan) -> ClientSpec:
+        """The client that the plan means, if it is this one."""
+        planned, own = plan.client, self.profile
+        found, expected = (
+            {"samples of shape": who.shape, "classes": who.classes, "training samples": who.samples}
+            for who in (own, planned)
+        )
+        if wrong := [f"{what}: {found[what]}, not {expected[what]}" for what in found if found[what] != expected[what]]:
+            raise FederationError(f"run {plan.run} is planned for other data than this site has: {'; '.join(wrong)}")
+        train = self.at(1, plan.checked.rounds).train
+        [counts] = label_counts([train], self.dataset.labels, self.dataset.classes)
+        return ClientSpec(**planned.model_dump(), label_counts=tuple(counts.tolist()))
+
+
+class Local(Usable):
+    """Made from a plan that is not trusted: the site's data, device and files are never the plan's to choose."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        holding: Holding,
+        own: Mapping[str, str],
+        fetch: Fetch,
+        leaves: Collection[str] | None = None,
+    ) -> None:
+        """`own`: the site's own settings of where and how to compute; `leaves`: parts that may, if not all of them."""
+        here = {"store": "memory", "group_size": None, "data_dir": None, "compile": False, **own}
+        settings = Settings.check(plan.checked.model_dump() | here)
+        method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
+        if folders := [name for name, value in _values(method.options) if isinstance(value, Path)]:
+            raise FederationError(f"{method.name} with {', '.join(folders)}: a server may not name files of a site")
+        for spec in (plan.client, *plan.first):
+            if ":" in spec.model:
+                raise FederationError(f"model {spec.model}: a server may not name code for a site to run")
+            check_model(spec.model, holding.dataset.shape)
+        self.client = plan.client.id
+        super().__init__(
+            method,
+            {self.client: holding.spec(plan)},
+            settings,
+            holding.dataset,
+            lambda number: {self.client: holding.at(number, settings.rounds)},
+            first=[first.spec for first in plan.first],
+        )
+        self.run = plan.run
+        self.meter = FlopMeter(self.data)
+        self.observers = (self.meter,)
+        self.message = Message()
+        self.shelves: Mapping[int, Shelf] = {}
+        self.fetched: list[Fetched] = []
+        self._get = fetch
+        self._leaves = leaves
+
+    # --- a step
+
+    def load(self, own: State | None) -> None:
+        """Be the client as it was saved, or as it is before it has ever trained."""
+        self.fleet.change(self.client, self.fleet.fresh(self.client) if own is None else own)
+
+    def hears(self, raw: bytes, memory: State) -> State:
+        """Take a message in; what of it is to be remembered, since it is no part of the model."""
+        self.message = Message.from_bytes(raw, memory) if raw else Message()
+        self.check(Channel.DOWN, self.specs[self.client], self.message)
+        layout = self.fleet.program(self.client).layout
+        return {name: tensor for name, tensor in self.message.tensors.items() if name not in layout}
+
+    def trains(self, now: Round) -> tuple[Message, float | None]:
+        """A round's training: the reply, and the mean loss if there was one."""
+        jobs, replies = self.train([self.client], now)
+        loss = self.losses(jobs, now).get(self.client)
+        reply = replies[0].message if replies else Message()
+        self.agrees(reply)
+        return reply, loss
+
+    def agrees(self, message: Message) -> None:
+        """Refuse what the site's operator does not let leave, whatever the method says."""
+        parts = sorted({part_of(name) for name in message.tensors})
+        if self._leaves is not None and (held := [part for part in parts if part not in self._leaves]):
+            raise FederationError(f"{', '.join(held)} would leave, but this site lets only {', '.join(self._leaves)}")
+
+    def adopts(self, heard: State, shelves: Mapping[int, Shelf], now: Round) -> None:
+        """Fetch from peers and adopt; where that cannot be, the client's own experts stand in."""
+        own = {name: tensor.clone() for name, tensor in self.fleet.kept(self.client).items()}
+        for at_hand in (shelves, {}):
+            self.shelves, self.fetched = at_hand, []
+            try:
+                return exchange(self, {self.client: heard}, now)
+            except (FedExpertsError, RuntimeError, ValueError, KeyError) as error:
+                log.warning("round %d: what peers sent cannot be adopted (%s)", now.number, error)
+                self.load(own)
+
+    def scored(self, now: Round) -> Scores:
+        self.round = now.number
+        [found] = self.evaluate()
+        return Scores(**{name: getattr(found, name) for name in Scores.model_fields})
+
+    # --- where messages come from
+
+    def send(self, client: int, now: Round) -> Message:
+        return self.message
+
+    def message_for(self, client: int) -> Message:
+        return self.message
+
+    def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
+        found: dict[Want, Message] = {}
+        away: set[int] = set()
+        for want in wants:
+            if want.peer in away:
+                continue
+            try:
+                found[want] = self._fetched(want)
+            except UnreachableError as error:  # waited for once, not for each of its experts
+                log.warning("round %d: without client %d: %s", now.number, want.peer, error)
+                away.add(want.peer)
+            except FederationError as error:
+                log.warning("round %d: %s of client %d: %s", now.number, want.what, want.peer, error)
+        return found
+
+    def _fetched(self, want: Want) -> Message:
+        shelf = self.shelves.get(want.peer)
+        if shelf is None or want.what not in shelf.digests:
+            raise FederationError("the server named nobody who has it")
+        raw = self._get(shelf, self.run, want.what)
+        if digest(raw) != shelf.digests[want.what]:
+            raise FederationError("its bytes are not those that the peer announced")
+        message = Message.from_bytes(raw)
+        self._fits(message, want)
+        self.fetched.append(Fetched(peer=want.peer, what=want.what, parameters=message.parameters, bytes=len(raw)))
+        return message
+
+    def _fits(self, message: Message, want: Want) -> None:
+        """Names and, where such parts are alike on all clients, shapes; and all of it numbers."""
+        if under(message.tensors, want.what).keys() != message.tensors.keys() or message.numbers:
+            raise FederationError("the peer sent something else")
+        if not all(tensor.isfinite().all() for tensor in message.tensors.values()):
+            raise FederationError("the peer sent values that are no numbers")
+        if part_of(want.what) in self.method.alike():
+            depth = want.what.count(".") + 1
+            own = self.fleet.kept(self.client)
+            places = {".".join(name.split(".")[:depth]) for name in own if part_of(name) == part_of(want.what)}
+            if _layout(inside(message.tensors, want.what)) not in [_layout(inside(own, place)) for place in places]:
+                raise FederationError("the peer's tensors have other names or shapes than one's own")
+
+    def outgoing(self) -> dict[str, Message]:
+        """What would leave in the first round, by the way that it goes; nothing has been sent, or trained."""
+        self.load(None)
+        now = self.now(1)
+        self.message = self.method.send(self.start, self.specs[self.client].public, now)
+        things = {f"peers may fetch {place}": Message.from_bytes(raw) for place, raw in self.served().items()}
+        return {"to the server, each round": self.rehearse(self.client, now), **things}
+
+    def served(self) -> dict[str, bytes]:
+        """All that a peer may ask for, as it would get it."""
+        own, parts = self.fleet.kept(self.client), set(self.method.owners) - self.method.forbidden(Channel.PEER)
+        places = {
+            ".".join(words[:depth])
+            for words in (name.split(".") for name in own if part_of(name) in parts)
+            for depth in range(1, len(words))
+        }
+        things = {place: self.method.serve(own, Want(self.client, place)) for place in sorted(places)}
+        for message in things.values():
+            self.check(Channel.PEER, self.specs[self.client], message)
+            self.agrees(message)
+        return {place: message.to_bytes() for place, message in things.items() if message}
+
+
+def _layout(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _values(options: Frozen) -> list[tuple[str, object]]:
+    return [(name, getattr(options, name)) for name in type(options).model_fields]

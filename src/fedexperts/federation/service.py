@@ -1,0 +1,164 @@
+"""The processes of a federation: a server that works off runs, and a site that attends."""
+
+import fcntl
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedexperts.api import environment
+from fedexperts.config import Settings, TaskSettings
+from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.federation.absences import ABSENCES
+from fedexperts.federation.asking import Rules
+from fedexperts.federation.board import STATUS, Board
+from fedexperts.federation.carrier import Carrier, introductions
+from fedexperts.federation.coordinator import Coordinator
+from fedexperts.federation.hub import SERVER, Hub, attend
+from fedexperts.federation.local import Holding
+from fedexperts.federation.peers import Peers, serve_spool
+from fedexperts.federation.places import RUNS, SiteSettings, read_server
+from fedexperts.federation.site import SPOOL, Site
+from fedexperts.federation.spool import Spool
+from fedexperts.files import write_atomically
+from fedexperts.given import with_model
+from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, write_labels
+from fedexperts.task import Task
+
+log = logging.getLogger(__name__)
+
+FAILED = "failed.txt"
+"""Says in a run's folder why it ended before its last round."""
+
+
+def serve_runs(folder: Path) -> None:
+    """Wait for runs and conduct them one after another, for ever; one that was interrupted is continued."""
+    settings = read_server(folder)
+    with _alone(folder / SERVER):
+        hub = Hub(folder / SERVER, settings.listen, settings.sites)
+        board = Board(folder / SERVER / STATUS)
+        log.info("listening at %s", settings.listen)
+        try:
+            while True:
+                board.note(seen=dict(hub.seen))
+                for run in _waiting(folder / RUNS):
+                    board.known = {}
+                    _conduct(run, settings.sites, hub, settings.rules, board)
+                time.sleep(0.5)
+        finally:
+            hub.close()
+
+
+def _waiting(runs: Path) -> list[Path]:
+    """Runs that are not over, the oldest first."""
+    found = [path.parent for path in runs.glob(f"*/{SETTINGS}")]
+    left = [run for run in found if not any((run / name).exists() for name in (SUMMARY, FAILED))]
+    return sorted(left, key=lambda run: (run / SETTINGS).stat().st_mtime)
+
+
+def _conduct(folder: Path, sites: tuple[str, ...], hub: Hub, rules: Rules, board: Board) -> None:
+    def note(**known: object) -> None:
+        board.note(seen=dict(hub.seen), **known)
+
+    try:
+        conduct(folder, sites, hub, rules, note)
+    except FedExpertsError as error:
+        log.warning("run %s ends: %s", folder.name, error)
+        write_atomically(folder / FAILED, str(error))
+        note(failed=str(error))
+
+
+def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules, note: Callable[..., None]) -> Record:
+    """A run from wherever it stands to its end."""
+    settings = Settings.saved(folder / SETTINGS)
+    note(run=folder.name, method=settings.method, rounds=settings.rounds, round=0, waiting=list(sites))
+    profiles = introductions(carrier, sites, folder / STATE / "sites.json", rules.deadline)
+    coordinator = Coordinator(folder.name, settings, sites, profiles, carrier, folder, rules, note)
+    coordinator.run()
+    classes = [str(number) for number in range(profiles[0].classes)]
+    nobodys = np.zeros((len(sites), len(classes)), np.int64)
+    write_labels(folder / LABELS, classes, sites, nobodys)
+    method, missing = coordinator.method, (folder / ABSENCES).exists()
+    record = Record(
+        settings=settings,
+        title=method.title or method.name,
+        rows=coordinator.history.rows,
+        counts=nobodys,
+        class_names=classes,
+        client_names=sites,
+        notes=[
+            *filter(None, [coordinator.note, method.note]),
+            *method.remarks(coordinator.server),
+            f"a federation of {', '.join(sites)}; who has which labels only they know",
+            *([f"sites were missing at times ({ABSENCES}); a model counts as it last was"] * missing),
+        ],
+        environment=environment(torch.device("cpu")),
+        seconds=coordinator.seconds,
+        folder=folder,
+    )
+    record.save(folder)
+    note(finished=True)
+    return record
+
+
+def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
+    """The data that a site's settings and its operator's options name."""
+    values = {**settings.data, **given}
+    part = values.pop("part", 0)
+    task = Task.of(TaskSettings.check(with_model(values)))
+    return Holding.of(task, task.number(part), settings.name)
+
+
+def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:
+    """The site that a folder is, and what it fetches from peers with."""
+    settings = SiteSettings.of(folder)
+    peers = Peers(folder, settings.peers)
+    holding = holding_of(settings, given or {})
+    return Site(folder, holding, peers.fetch, settings.address, settings.compute, settings.leaves), peers
+
+
+def attend_site(folder: Path, given: Mapping[str, Any]) -> None:
+    """Serve peers and do what the server asks, for ever."""
+    settings = SiteSettings.of(folder)
+    with _alone(folder), served(folder):
+        site, peers = site_in(folder, given)
+        log.info("%s attends the server at %s", settings.name, settings.server)
+        try:
+            attend(site, folder, settings.server)
+        finally:
+            peers.close()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[None]:
+    """Within it a site's spool is served to its peers."""
+    settings = SiteSettings.of(folder)
+    server, _ = serve_spool(Spool(folder / SPOOL), folder, settings.listen, settings.peers)
+    try:
+        yield
+    finally:
+        server.stop(grace=1).wait()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes must not be the same member: both would write its state."""
+    with open(folder / "lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FederationError(f"another process is {folder.name} already, in {folder}") from None
+        yield
+
+
+def follow(folder: Path, run: Path, seconds: float = 0.2) -> Iterator[Mapping[str, object]]:
+    """What the server says of a run, again and again until it is over."""
+    while not any((run / name).exists() for name in (SUMMARY, FAILED)):
+        known = Board.read(folder / SERVER / STATUS)
+        yield known if known.get("run") == run.name else {}
+        time.sleep(seconds)

@@ -1,0 +1,167 @@
+"""A site: it receives, trains and replies, with its own data and state. Who carries the bytes is not its affair."""
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Request, Shelf, Task
+from fedexperts.federation.local import Fetch, Holding, Local
+from fedexperts.federation.spool import Spool
+from fedexperts.federation.vault import Vault
+from fedexperts.methods import Message, State
+
+log = logging.getLogger(__name__)
+
+SPOOL = "spool"
+OWN, MEMORY, HEARD = "own", "memory", "heard"
+"""What a site keeps: the client's own tensors, what is no part of its model, what the server last said."""
+
+
+class Site:
+    """Every request has one answer: a step asked for again is not done again, and one that may not be is refused."""
+
+    def __init__(
+        self,
+        folder: Path,
+        holding: Holding,
+        fetch: Fetch,
+        address: str = "",
+        own: Mapping[str, str] | None = None,
+        leaves: Collection[str] | None = None,
+    ) -> None:
+        """`address`: where peers find this site's spool; `own`: its settings of where and how to compute.
+
+        `leaves`: the parts that its operator lets leave, if that is not all that methods say.
+        """
+        self.folder = folder
+        self.holding = holding
+        self.spool = Spool(folder / SPOOL)
+        self._fetch = fetch
+        self._address = address
+        self._own = own or {}
+        self._leaves = leaves
+        self._locals: dict[str, Local] = {}  # the present run's; what counts is on disk
+
+    def answer(self, raw: bytes) -> bytes:
+        """Do what is asked, or say why not."""
+        asked = AnswerHead()
+        try:
+            request = Request.from_bytes(raw)
+            run = request.head.plan.run if request.head.plan else ""
+            asked = AnswerHead(task=request.head.task, round=request.head.round, run=run)
+            return self._do(request, raw)
+        except FedExpertsError as error:
+            reason = str(error)
+        except OSError as error:  # a disk that is full
+            reason = f"{error.filename or 'the disk'}: {error.strerror or error}"
+        except Exception as error:  # whatever a server sends, the site stays
+            log.exception("a request could not be done")
+            reason = f"{type(error).__name__} in doing it; the site's log has more"
+        log.warning("refused: %s", reason)
+        return Answer(asked.model_copy(update={"refused": reason[:2000]})).to_bytes()
+
+    def _do(self, request: Request, raw: bytes) -> bytes:
+        head = request.head
+        if head.task is Task.PROFILE:
+            return Answer(AnswerHead(task=head.task, profile=self.holding.profile)).to_bytes()
+        if head.plan is None:
+            raise FederationError(f"a request to {head.task} does not say in which run")
+        vault = Vault(self.folder / "state" / head.plan.run)
+        if head.task is Task.OPEN:
+            return _Step(self._local(head.plan), vault, self.spool, self._address).open()
+        if (given := vault.answer(head.task, head.round, raw)) is not None:
+            return given
+        if head.round <= vault.answered(head.task) or head.round < vault.trained:
+            raise FederationError(
+                f"round {head.round} of run {head.plan.run} is an old one: this site has done it, or a later one, "
+                f"otherwise (it has trained up to round {vault.trained}); a new run needs a new name"
+            )
+        step = _Step(self._local(head.plan), vault, self.spool, self._address)
+        return step.train(request, raw) if head.task is Task.TRAIN else step.close(request, raw)
+
+    def _local(self, plan: Plan) -> Local:
+        key = plan.model_dump_json()
+        if key not in self._locals:
+            self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves)}
+        return self._locals[key]
+
+
+class _Step:
+    """One step of one client; it begins with what is on disk, and what it comes to is there before it is said."""
+
+    def __init__(self, local: Local, vault: Vault, spool: Spool, address: str) -> None:
+        self.local = local
+        self.vault = vault
+        self.spool = spool
+        self.address = address
+        self.exchanges = local.method.exchanges
+        self.memory = vault.tensors(MEMORY) or {}
+        local.load(vault.tensors(OWN))
+        local.fetched = []
+
+    def open(self) -> bytes:
+        """Show what peers can ask for, unless that is just about to change."""
+        trained, settled = self.vault.trained, self.vault.settled
+        shelf = self._shelve(trained, "settled" if trained else "fresh") if trained == settled else None
+        return Answer(AnswerHead(task=Task.OPEN, run=self.local.run, shelf=shelf)).to_bytes()
+
+    def train(self, request: Request, raw: bytes) -> bytes:
+        head, local = request.head, self.local
+        self._settle({})  # an earlier round that was not closed
+        remembered = self.local.hears(request.payload, self.memory)
+        now = local.now(head.round)
+        reply, loss = local.trains(now)
+        shelf = self._shelve(head.round, "trained")
+        flops = local.meter.present.pop(local.client, 0)
+        said = AnswerHead(task=head.task, run=local.run, round=head.round, loss=loss, flops=flops, shelf=shelf)
+        answer = Answer(said, packed(reply)).to_bytes()
+        tensors = {OWN: local.fleet.kept(local.client)}
+        if remembered:
+            tensors[MEMORY] = self.memory | remembered
+        if self.exchanges:
+            tensors[HEARD] = local.method.heard(local.message)
+        settled = self.vault.settled if self.exchanges else head.round
+        self.vault.keep(head.task, head.round, raw, answer, tensors, head.round, settled)
+        return answer
+
+    def close(self, request: Request, raw: bytes) -> bytes:
+        head, local = request.head, self.local
+        trained = self.vault.trained
+        changed = self._settle(head.shelves if trained == head.round else {})
+        shelf = self._shelve(trained, "settled") if changed else None
+        scores = None
+        if head.evaluate:
+            local.hears(request.payload, self.memory)
+            scores = local.scored(local.now(head.round))
+        said = AnswerHead(
+            task=head.task,
+            run=local.run,
+            round=head.round,
+            scores=scores,
+            shelf=shelf,
+            fetched=tuple(local.fetched),
+        )
+        answer = Answer(said).to_bytes()
+        tensors: dict[str, State] = {OWN: local.fleet.kept(local.client)} if changed else {}
+        self.vault.keep(head.task, head.round, raw, answer, tensors, trained, trained)
+        return answer
+
+    def _settle(self, shelves: Mapping[int, Shelf]) -> bool:
+        """Adopt from peers what the last trained round still wants; whether there was anything to do."""
+        if not self.exchanges or self.vault.settled == self.vault.trained:
+            return False
+        self.local.adopts(self.vault.tensors(HEARD) or {}, shelves, self.local.now(self.vault.trained))
+        return True
+
+    def _shelve(self, round_number: int, when: str) -> Shelf | None:
+        if not self.exchanges:
+            return None
+        version = f"{round_number:06}-{when}"
+        digests = self.spool.fill(self.local.run, version, self.local.served())
+        return Shelf(address=self.address, version=version, digests=digests)
+
+
+def packed(message: Message) -> bytes:
+    """A message as it goes into an envelope; one that says nothing is no bytes."""
+    return message.to_bytes() if message or message.known else b""

@@ -1,0 +1,106 @@
+"""A site's own state on its own disk: what it keeps of a run, and what it last answered.
+
+Files are never written over; a manifest that is replaced atomically names those that count. Whenever the process dies,
+the site is as it was before a step or as it is after one, and a step that it is asked for again has its answer here.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedexperts.engine.store import Record, check_file, read_tensors, write_bytes, write_tensors
+from fedexperts.errors import SavedStateError
+from fedexperts.federation.envelope import Task, digest
+from fedexperts.files import write_atomically
+from fedexperts.methods import State
+
+MANIFEST = "site.json"
+
+
+class Given(NamedTuple):
+    """An answer that was given, and to what."""
+
+    round: int
+    request: str  # its digest
+    answer: Record
+
+
+class Vault:
+    """One run of one client. Of the run's rounds only the last one's state is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._content: dict[str, Any] = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        path = self.folder / MANIFEST
+        if not path.exists():
+            return {"trained": 0, "settled": 0, "tensors": {}, "given": {}}
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise SavedStateError(f"{path} is cut off or damaged; restore it from a copy") from None
+        return content
+
+    @property
+    def trained(self) -> int:
+        """The last round that the client has trained in."""
+        return int(self._content["trained"])
+
+    @property
+    def settled(self) -> int:
+        """The last round in which it has adopted from peers, or had none to adopt from."""
+        return int(self._content["settled"])
+
+    def tensors(self, kind: str) -> State | None:
+        """What is kept under a name: the client's own, what it remembers, what it last heard."""
+        record = self._content["tensors"].get(kind)
+        return None if record is None else read_tensors(self.folder, record)
+
+    def answer(self, task: Task, round_number: int, request: bytes) -> bytes | None:
+        """The answer that this very request was given before, if it was."""
+        found = self._given(task)
+        if found is None or (found.round, found.request) != (round_number, digest(request)):
+            return None
+        return check_file(self.folder, found.answer)
+
+    def answered(self, task: Task) -> int:
+        """The last round in which this was asked and answered."""
+        found = self._given(task)
+        return 0 if found is None else found.round
+
+    def _given(self, task: Task) -> Given | None:
+        return Given(*found) if (found := self._content["given"].get(task)) else None
+
+    def keep(
+        self,
+        task: Task,
+        round_number: int,
+        request: bytes,
+        answer: bytes,
+        tensors: Mapping[str, State],
+        trained: int,
+        settled: int,
+    ) -> None:
+        """A step is over: its state and its answer become what counts, in one moment."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mark = f"{round_number:06}-{task}"
+        records = {kind: write_tensors(self.folder, f"{kind}-{mark}.safetensors", own) for kind, own in tensors.items()}
+        given = Given(round_number, digest(request), write_bytes(self.folder, f"answer-{mark}", answer))
+        self._content = {
+            "trained": trained,
+            "settled": settled,
+            "tensors": self._content["tensors"] | records,
+            "given": self._content["given"] | {task: given},
+        }
+        write_atomically(self.folder / MANIFEST, json.dumps(self._content))
+        self._clear()
+
+    def _clear(self) -> None:
+        """Take away what no longer counts."""
+        named = {record["file"] for record in self._content["tensors"].values()}
+        named |= {Given(*given).answer["file"] for given in self._content["given"].values()}
+        for path in self.folder.iterdir():
+            if path.name not in named | {MANIFEST}:
+                path.unlink()

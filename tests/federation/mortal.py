@@ -1,0 +1,55 @@
+"""`fedexperts` for a process that dies, or lingers, at a chosen point: python mortal.py POINT FLAG WORDS…
+
+It does so once, if the file FLAG is there: that goes away first, so that the next life gets by.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedexperts.cli import main
+from fedexperts.engine.fit import Fit
+from fedexperts.federation import coordinator, vault
+from fedexperts.federation.checks import Inspector
+from fedexperts.federation.spool import Spool
+from fedexperts.federation.vault import Vault
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "training": (Fit, "step"),  # in the middle of it
+    "half-kept": (vault, "write_atomically"),  # the files are written, the manifest is not
+    "kept": (Vault, "_clear"),  # trained and saved, not yet replied
+    "serving": (Spool, "read"),  # a peer waits for it
+    "taking": (Inspector, "_values"),  # the server, with some replies in
+    "complete": (coordinator, "write_manifest"),  # the server, with a round done but not saved
+    "slow": (Fit, "step"),
+}
+
+
+def dies(point: str, flag: Path, times: int) -> Callable[..., Any]:
+    owner, name = POINTS[point]
+    original, calls = getattr(owner, name), 0
+
+    def instead(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > times and flag.exists():
+            flag.unlink()
+            if point == "slow":
+                time.sleep(12)
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, instead)
+    return instead
+
+
+if __name__ == "__main__":
+    point, flag, times, *words = sys.argv[1:]
+    dies(point, Path(flag), int(times))
+    sys.argv = ["fedexperts", *words]
+    main()

@@ -1,0 +1,65 @@
+"""What tests of federations share: sites and a server with real files, and a carrier without a network."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from support import LIGHT
+
+from fedexperts.config import Settings
+from fedexperts.federation.asking import Rules
+from fedexperts.federation.carrier import introductions
+from fedexperts.federation.coordinator import Coordinator
+from fedexperts.federation.envelope import Shelf
+from fedexperts.federation.local import Holding
+from fedexperts.federation.site import OWN, Site
+from fedexperts.federation.vault import Vault
+from fedexperts.task import Task
+
+SMALL = {"rounds": 3, "batch_size": 16, "lr": 0.05, "executor": "loop", "device": "cpu", "precision": "float64"}
+
+
+class Neighbourhood:
+    """Sites side by side. They fetch from each other's spools; what goes to the server and back is bytes."""
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        self.folder = folder
+        self.names = [f"site-{k}" for k in range(len(task.clients))]
+        self.sites = [
+            Site(folder / name, Holding.of(task, k), self.fetch, address=f"{name}:1")
+            for k, name in enumerate(self.names)
+        ]
+        self.fetched = 0
+        self.meddle: Callable[[int, bytes, bytes], bytes | None] = lambda client, request, answer: answer
+
+    def fetch(self, shelf: Shelf, run: str, what: str) -> bytes:
+        raw = self.sites[self.names.index(shelf.address.partition(":")[0])].spool.read(run, shelf.version, what)
+        self.fetched += len(raw)
+        return raw
+
+    def ask(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes]]:
+        for client, request in requests.items():
+            answer = self.meddle(client, request, self.sites[client].answer(request))
+            if answer is not None:
+                yield client, answer
+
+    def coordinator(self, settings: Settings, **rules: Any) -> Coordinator:
+        folder = self.folder / "server"
+        profiles = introductions(self, self.names, folder / "state" / "sites.json", 1.0)
+        return Coordinator("a-run", settings, self.names, profiles, self, folder, Rules(**rules))
+
+    def states(self, coordinator: Coordinator) -> dict[str, torch.Tensor]:
+        """What `support.states` has of a simulation: the server's state and every client's model."""
+        state = {f"server/{name}": tensor for name, tensor in coordinator.server.items()}
+        for client, site in enumerate(self.sites):
+            [local] = site._locals.values()
+            local.load(Vault(site.folder / "state" / "a-run").tensors(OWN))
+            local.message = coordinator.message_for(client)
+            state |= {f"{client}/{name}": tensor for name, tensor in local.client_state(client).items()}
+        return state
+
+
+def settings_for(method: str, task: Task, **values: Any) -> Settings:
+    own = {"method": method, "options": values.pop("options", LIGHT.get(method, {}))}
+    return Settings.check(task.settings.model_dump() | own | SMALL | values)

@@ -1,0 +1,87 @@
+"""A federation ends where a simulation with the same seed ends: the same parameters, figures and bytes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from neighbourhood import Neighbourhood, settings_for
+from support import assert_close, make_simulation, make_task, states
+
+from fedexperts.errors import UnreachableError
+from fedexperts.federation.envelope import Shelf
+from fedexperts.measure import Fetches, History
+from fedexperts.methods import Message, registry
+from fedexperts.task import Task
+
+TASK = make_task(sizes=(32, 29, 12))
+
+
+IN_SHORT = ("fedavg", "fedmoe", "fedmoe-da", "fedtgp")
+OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and name not in IN_SHORT]
+
+
+@pytest.mark.parametrize("name", [*IN_SHORT, *(pytest.param(name, marks=pytest.mark.federation) for name in OTHERS)])
+def test_a_federation_equals_the_simulation(name: str, tmp_path: Path) -> None:
+    values = {"participation": 0.7}
+    settings = settings_for(name, TASK, **values)
+    there = Neighbourhood(tmp_path, TASK)
+    federation = there.coordinator(settings)
+    federation.run()
+
+    history = History(tmp_path / "history.csv")
+    observers = (history, Fetches(tmp_path / "fetches.csv"))
+    simulation = make_simulation(name, TASK, observers=observers, **values)
+    simulation.run()
+
+    assert_close(there.states(federation), states(simulation))
+    for table in ("history.csv", "fetches.csv", "absences.csv"):
+        found, expected = (folder / table for folder in (tmp_path / "server", tmp_path))
+        assert found.exists() == expected.exists()
+        if expected.exists():
+            assert found.read_text() == expected.read_text()
+    assert there.fetched == sum(row["peer_bytes"] for row in history.rows)
+
+
+@pytest.mark.parametrize("trouble", ["away", "other bytes", "no numbers", "other shapes"])
+def test_where_a_peer_gives_nothing_of_use_the_own_expert_stands_in(trouble: str, tmp_path: Path) -> None:
+    """The result is that of a client whom nobody gave anything."""
+
+    def expert(raw: bytes, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
+        message = Message.from_bytes(raw)
+        return Message({name: change(tensor) for name, tensor in message.tensors.items()}).to_bytes()
+
+    class Bad(Neighbourhood):
+        asked = 0
+
+        def fetch(self, shelf: Shelf, run: str, what: str) -> bytes:
+            self.asked += 1
+            raw = super().fetch(shelf, run, what)
+            if trouble == "away":
+                raise UnreachableError("nobody answers")
+            return raw[:-1] + b"!"
+
+    class Lying(Neighbourhood):
+        """What is in the spool, and announced, is bad itself."""
+
+        asked = 1
+
+        def __init__(self, folder: Path, task: Task) -> None:
+            super().__init__(folder, task)
+            for site in self.sites:
+                fill = site.spool.fill
+                site.spool.fill = lambda run, version, things, fill=fill: fill(run, version, self.spoilt(things))
+
+        def spoilt(self, things: dict[str, bytes]) -> dict[str, bytes]:
+            change = (lambda t: t * torch.nan) if trouble == "no numbers" else (lambda t: t.flatten())
+            return {what: expert(raw, change) for what, raw in things.items()}
+
+    settings = settings_for("fedmoe-da", TASK, rounds=2, options={"experts": (2,)})
+    there = (Bad if trouble in ("away", "other bytes") else Lying)(tmp_path / "there", TASK)
+    federation = there.coordinator(settings)
+    federation.run()
+    assert there.asked
+    alone = make_simulation("fedmoe-da", TASK, rounds=2, participation=1.0, peer_drop=1.0, options={"experts": (2,)})
+    alone.run()
+    assert_close(there.states(federation), states(alone))
+    assert not (tmp_path / "there" / "server" / "fetches.csv").exists()
