@@ -152,14 +152,15 @@ def test_who_dies_while_it_serves_or_is_slow_is_done_without_and_takes_part_agai
 
 
 def test_chaos(tmp_path: Path) -> None:
-    """Five sites, 20 rounds; somebody is killed every few seconds, if since the last time a round was completed."""
+    """Five sites, 20 rounds; whenever two more are complete somebody is killed, at some moment of the next."""
     town = Consortium(tmp_path / "town", ("a", "b", "c", "d", "e"), deadline=20, minimum=3, attempts=10)
     rng, over = random.Random(0), threading.Event()
 
     def havoc() -> None:
         last = 0
-        while not over.wait(rng.uniform(2, 5)):
-            if (now := Board.read(town.folder / "server" / STATUS).get("round", 0)) > last:
+        while not over.wait(0.05):
+            if (now := Board.read(town.folder / "server" / STATUS).get("round", 0)) > last + 1:
+                over.wait(rng.uniform(0, 0.5))
                 town.kill(rng.choice(["server", *town.sites]))
                 last = now
 
