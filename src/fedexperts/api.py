@@ -40,6 +40,7 @@ from fedexperts.measure import (
     Row,
     curve,
     read_labels,
+    spent,
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
@@ -206,6 +207,7 @@ def execute(
     folder, made = claim(folder, numbered)
     try:
         simulation, history = _assemble(settings, task, folder, observers)
+        spent(simulation)  # that ε can be found is known before anything is trained
     except BaseException:
         with suppress(OSError):  # a run that cannot be leaves nothing behind
             for empty in made:
@@ -355,20 +357,23 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
     task = simulation.task
     if folder is not None:
         write_labels(folder / LABELS, task.dataset.class_names, task.client_names, task.counts)
+    title, privacy = simulation.method.title or simulation.method.name, spent(simulation)
     simulation.run()
     record = Record(
         settings=simulation.settings,
-        title=simulation.method.title or simulation.method.name,
+        title=title,
         rows=history.rows,
         counts=task.counts,
         class_names=task.dataset.class_names,
         client_names=task.client_names,
         notes=[note for note in (simulation.note, simulation.method.note) if note]
         + list(simulation.method.remarks(simulation.server))
+        + (privacy.notes(title) if privacy else [])
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device) | {"executor": simulation.executor.said},
         seconds=simulation.seconds,
+        privacy=privacy,
         fingerprint=simulation.fingerprint,
         folder=folder,
     )

@@ -13,7 +13,7 @@ import typer
 from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
-from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
+from fedexperts.config import EngineSettings, PrivacySettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.options import takes
 from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
@@ -59,7 +59,7 @@ def _show(records: "Sequence[Record]") -> None:
 
 
 @app.command(context_settings=OPEN_ENDED)
-@takes(TaskSettings, TrainSettings, EngineSettings)
+@takes(TaskSettings, TrainSettings, PrivacySettings, EngineSettings)
 def run(
     context: typer.Context,
     method: MethodName,
@@ -84,7 +84,7 @@ def run(
 
 
 @app.command(context_settings=OPEN_ENDED)
-@takes(TaskSettings, TrainSettings, EngineSettings)
+@takes(TaskSettings, TrainSettings, PrivacySettings, EngineSettings)
 def compare(
     methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,

@@ -160,6 +160,22 @@ class TrainSettings(Frozen):
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
 
 
+class PrivacySettings(Frozen):
+    """Client-level differential privacy of what leaves; off unless there is a clip."""
+
+    clip: float | None = Field(
+        None, gt=0, description="privacy: largest norm C of the change that a client sends; off without it"
+    )
+    noise: float = Field(0.0, ge=0, description="privacy: Gaussian noise σ on that change, in multiples of --clip")
+    delta: float = Field(1e-5, gt=0, lt=1, description="privacy: the δ for which ε is reported")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.noise and self.clip is None:
+            raise ValueError(f"noise {self.noise:g} says nothing about a change of any size: give a clip too")
+        return self
+
+
 class EngineSettings(Frozen):
     """Where and how it runs. Of these only precision changes the digits, and `evaluate_every` what is looked at."""
 
@@ -184,7 +200,7 @@ class EngineSettings(Frozen):
     checkpoint_every: int = Field(10, ge=1, description="rounds between two checkpoints")
 
 
-class Settings(TaskSettings, TrainSettings, EngineSettings):
+class Settings(TaskSettings, TrainSettings, PrivacySettings, EngineSettings):
     """A whole run: `method`, its own options, and everything above. Saved as `settings.toml`."""
 
     method: str = Field("fedavg", description="see `fedexperts methods`")
@@ -197,7 +213,7 @@ class Settings(TaskSettings, TrainSettings, EngineSettings):
         return self
 
     def part(self, kind: type[Frozen]) -> Any:
-        """The settings of one kind (`TaskSettings`, `TrainSettings`, `EngineSettings`) out of all."""
+        """The settings of one kind (`TaskSettings`, `TrainSettings` …) out of all."""
         return kind(**{name: getattr(self, name) for name in kind.model_fields})
 
     @property

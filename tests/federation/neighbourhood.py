@@ -12,7 +12,7 @@ from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
 from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.envelope import Shelf
-from fedexperts.federation.local import Holding
+from fedexperts.federation.local import Holding, Noise, unknowable
 from fedexperts.federation.site import OWN, Site
 from fedexperts.federation.vault import Vault
 from fedexperts.task import Task
@@ -23,11 +23,11 @@ SMALL = {"rounds": 3, "batch_size": 16, "lr": 0.05, "executor": "loop", "device"
 class Neighbourhood:
     """Sites side by side. They fetch from each other's spools; what goes to the server and back is bytes."""
 
-    def __init__(self, folder: Path, task: Task) -> None:
+    def __init__(self, folder: Path, task: Task, noise: Noise = unknowable) -> None:
         self.folder = folder
         self.names = [f"site-{k}" for k in range(len(task.clients))]
         self.sites = [
-            Site(folder / name, Holding.of(task, k), self.fetch, address=f"{name}:1")
+            Site(folder / name, Holding.of(task, k), self.fetch, address=f"{name}:1", noise=noise)
             for k, name in enumerate(self.names)
         ]
         self.fetched = 0

@@ -1,6 +1,7 @@
 """A federation ends where a simulation with the same seed ends: the same parameters, figures and bytes."""
 
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ import torch
 from neighbourhood import Neighbourhood, settings_for
 from support import assert_close, make_simulation, make_task, states
 
-from fedexperts.errors import UnreachableError
+from fedexperts.errors import FedExpertsError, UnreachableError
 from fedexperts.federation.envelope import Shelf
-from fedexperts.measure import Fetches, History
+from fedexperts.measure import Fetches, History, spent
 from fedexperts.methods import Message, registry
 from fedexperts.task import Task
 
@@ -41,6 +42,45 @@ def test_a_federation_equals_the_simulation(name: str, tmp_path: Path) -> None:
         if expected.exists():
             assert found.read_text() == expected.read_text()
     assert there.fetched == sum(row["peer_bytes"] for row in history.rows)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedmoe"])
+def test_with_noise_of_the_same_streams_too(name: str, tmp_path: Path) -> None:
+    values = {"participation": 0.7, "clip": 0.01, "noise": 0.5}
+    there = Neighbourhood(tmp_path, TASK, noise=lambda client, now: now.stream("noise", client))
+    federation = there.coordinator(settings_for(name, TASK, **values))
+    federation.run()
+    simulation = make_simulation(name, TASK, **values)
+    simulation.run()
+    assert_close(there.states(federation), states(simulation))
+    assert spent(federation) == spent(simulation) is not None
+
+
+def test_a_site_draws_its_noise_where_no_server_can_follow(tmp_path: Path) -> None:
+    """Not from the run's seed, and another time otherwise; but a step that is asked for again has its one answer."""
+    settings = settings_for("fedavg", TASK, rounds=1, clip=0.01, noise=0.5)
+    ends, repeated = [], []
+    for number in range(2):
+        there = Neighbourhood(tmp_path / str(number), TASK)
+        there.meddle = lambda client, request, answer, sites=there.sites: (
+            repeated.append(sites[client].answer(request) == answer) or answer
+        )
+        federation = there.coordinator(settings)
+        federation.run()
+        ends.append(federation.server["head.weight"])
+    simulation = make_simulation("fedavg", TASK, rounds=1, participation=1.0, clip=0.01, noise=0.5)
+    simulation.run()
+    noisy = [*ends, simulation.server["head.weight"]]
+    assert all(not torch.allclose(one, other, atol=1e-4) for one, other in combinations(noisy, 2))
+    assert len(repeated) > 2 * len(TASK.clients)
+    assert all(repeated)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedmoe-da"])
+def test_what_noise_cannot_cover_leaves_no_site(method: str, tmp_path: Path) -> None:
+    there = Neighbourhood(tmp_path, TASK)
+    with pytest.raises(FedExpertsError, match="cannot run with --clip"):
+        there.coordinator(settings_for(method, TASK, clip=1.0, noise=1.0)).run()
 
 
 @pytest.mark.parametrize("trouble", ["away", "other bytes", "no numbers", "other shapes"])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedexperts.config import EngineSettings, Settings, TrainSettings
+from fedexperts.config import EngineSettings, PrivacySettings, Settings, TrainSettings
 from fedexperts.data import Dataset
 from fedexperts.engine.batches import BatchPlan, DataAt, DeviceData, Portion
 from fedexperts.engine.choosing import executor_for
@@ -20,6 +20,7 @@ from fedexperts.engine.executors import pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.member import Member
 from fedexperts.engine.observer import Observer
+from fedexperts.engine.privacy import check_covered, protected
 from fedexperts.engine.store import Store
 from fedexperts.errors import DivergedError, MethodError
 from fedexperts.methods import (
@@ -60,6 +61,9 @@ class Clients(Member, ABC):
         """`folder`: where the store has its files, if it has any."""
         super().__init__(method, specs, settings, first, observers)
         train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
+        self.privacy: PrivacySettings = settings.part(PrivacySettings)
+        if self.privacy.clip is not None:
+            check_covered(method)
         self.device = pick_device(settings.device, settings.executor)
         self.dataset = dataset
         self.data_at = lru_cache(maxsize=2)(data_at)
@@ -79,6 +83,10 @@ class Clients(Member, ABC):
     @abstractmethod
     def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
         """What of it peers give to a client."""
+
+    def noise(self, client: int, now: Round) -> np.random.Generator:
+        """Where a client's noise of a round comes from, if there is to be any."""
+        return now.stream("noise", client)
 
     def train(self, clients: Sequence[int], now: Round) -> tuple[list[Job], list[Reply]]:
         """Let clients train and reply, as many at a time as the device has room for."""
@@ -108,7 +116,7 @@ class Clients(Member, ABC):
         self.complete(cohort, changes)
         cohort.write(changes)
         lessons = [self._lesson(cohort, stage, i, now.number) for i, stage in enumerate(self.method.stages(now))]
-        return Job(cohort, lessons, Received.of(cohort.clients, list(map(self.method.heard, messages))))
+        return Job(cohort, lessons, Received.of(cohort.clients, list(map(self.method.heard, messages))), messages)
 
     def complete(self, cohort: Cohort, changes: Sequence[Mapping[str, Tensor]]) -> None:
         """Every tensor of a client is kept by it or comes with the message; one that does neither would be anything."""
@@ -141,8 +149,10 @@ class Clients(Member, ABC):
         shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
         lasting = replace(cohort, tensors=cohort.tensors | {n: t.clone() for n, t in shared.items()})
         replies = []
-        for after in trained(lasting):
+        for after, sent in zip(trained(lasting), job.sent, strict=True):
             message = self.method.reply(after, now)
+            if message and self.privacy.clip is not None:
+                message = protected(self.method, message, sent, self.privacy, self.noise(after.client.id, now))
             self.passes(now.number, Channel.UP, after.client, message)
             if message:
                 replies.append(Reply(after.client.id, message))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedexperts.engine.program import Program
 from fedexperts.errors import MethodError
-from fedexperts.methods import Model, Stage, State
+from fedexperts.methods import Message, Model, Stage, State
 from fedexperts.task import ClientSpec
 
 
@@ -137,6 +137,7 @@ class Job:
     cohort: Cohort
     lessons: list[Lesson]
     received: "Received"
+    sent: Sequence[Message]  # each client's message from the server
     losses: list[Tensor] = field(default_factory=list)  # per lesson: each client's mean loss
     collected: "Query | None" = None  # the pass over the training data after training, if there was one
 

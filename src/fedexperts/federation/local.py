@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedexperts.config import Frozen, Settings, TrainSettings
@@ -23,6 +24,15 @@ log = logging.getLogger(__name__)
 
 Fetch = Callable[[Shelf, str, str], bytes]
 """(a peer's shelf, run, what) → the bytes of it, or an error."""
+
+
+Noise = Callable[[int, Round], np.random.Generator]
+"""(client, round) → where the noise on its reply comes from."""
+
+
+def unknowable(client: int, now: Round) -> np.random.Generator:
+    """A stream of the machine's own entropy: who knows a stream's seed, as a server does, can take the noise off."""
+    return np.random.default_rng()
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,7 @@ class Local(Usable):
         own: Mapping[str, str],
         fetch: Fetch,
         leaves: Collection[str] | None = None,
+        noise: Noise = unknowable,
     ) -> None:
         """`own`: the site's own settings of where and how to compute; `leaves`: parts that may, if not all of them."""
         here = {"store": "memory", "group_size": None, "data_dir": None, "compile": False, **own}
@@ -103,6 +114,7 @@ class Local(Usable):
         self.fetched: list[Fetched] = []
         self._get = fetch
         self._leaves = leaves
+        self._noise = noise
 
     # --- a step
 
@@ -154,6 +166,9 @@ class Local(Usable):
 
     def message_for(self, client: int) -> Message:
         return self.message
+
+    def noise(self, client: int, now: Round) -> np.random.Generator:
+        return self._noise(client, now)
 
     def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
         found: dict[Want, Message] = {}

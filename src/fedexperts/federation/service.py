@@ -27,7 +27,7 @@ from fedexperts.federation.site import SPOOL, Site
 from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
 from fedexperts.given import with_model
-from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, write_labels
+from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, spent, write_labels
 from fedexperts.task import Task
 
 log = logging.getLogger(__name__)
@@ -79,14 +79,16 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     note(run=folder.name, method=settings.method, rounds=settings.rounds, round=0, waiting=list(sites))
     profiles = introductions(carrier, sites, folder / STATE / "sites.json", rules.deadline)
     coordinator = Coordinator(folder.name, settings, sites, profiles, carrier, folder, rules, note)
+    method, privacy = coordinator.method, spent(coordinator)
+    title = method.title or method.name
     coordinator.run()
     classes = [str(number) for number in range(profiles[0].classes)]
     nobodys = np.zeros((len(sites), len(classes)), np.int64)
     write_labels(folder / LABELS, classes, sites, nobodys)
-    method, missing = coordinator.method, (folder / ABSENCES).exists()
+    missing = (folder / ABSENCES).exists()
     record = Record(
         settings=settings,
-        title=method.title or method.name,
+        title=title,
         rows=coordinator.history.rows,
         counts=nobodys,
         class_names=classes,
@@ -94,11 +96,13 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
         notes=[
             *filter(None, [coordinator.note, method.note]),
             *method.remarks(coordinator.server),
+            *(privacy.notes(title) if privacy else []),
             f"a federation of {', '.join(sites)}; who has which labels only they know",
             *([f"sites were missing at times ({ABSENCES}); a model counts as it last was"] * missing),
         ],
         environment=environment(torch.device("cpu")),
         seconds=coordinator.seconds,
+        privacy=privacy,
         folder=folder,
     )
     record.save(folder)

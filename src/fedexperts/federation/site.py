@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedexperts.errors import FederationError, FedExpertsError
 from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Request, Shelf, Task
-from fedexperts.federation.local import Fetch, Holding, Local
+from fedexperts.federation.local import Fetch, Holding, Local, Noise, unknowable
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message, State
@@ -29,10 +29,12 @@ class Site:
         address: str = "",
         own: Mapping[str, str] | None = None,
         leaves: Collection[str] | None = None,
+        noise: Noise = unknowable,
     ) -> None:
         """`address`: where peers find this site's spool; `own`: its settings of where and how to compute.
 
-        `leaves`: the parts that its operator lets leave, if that is not all that methods say.
+        `leaves`: the parts that its operator lets leave, if that is not all that methods say. `noise`: where that
+        on its replies comes from, in a run that wants some.
         """
         self.folder = folder
         self.holding = holding
@@ -41,6 +43,7 @@ class Site:
         self._address = address
         self._own = own or {}
         self._leaves = leaves
+        self._noise = noise
         self._locals: dict[str, Local] = {}  # the present run's; what counts is on disk
 
     def answer(self, raw: bytes) -> bytes:
@@ -83,7 +86,7 @@ class Site:
     def _local(self, plan: Plan) -> Local:
         key = plan.model_dump_json()
         if key not in self._locals:
-            self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves)}
+            self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves, self._noise)}
         return self._locals[key]
 
 

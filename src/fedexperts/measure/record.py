@@ -15,6 +15,7 @@ from fedexperts.errors import SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
+from fedexperts.measure.privacy import Spent
 
 SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
     "settings.toml",
@@ -38,6 +39,7 @@ class Record:
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    privacy: Spent | None = None  # if changes were clipped
     fingerprint: int | None = None  # tells these data, split as they were, from others
     folder: Path | None = None  # where it lies, with what analyses have found
 
@@ -61,6 +63,7 @@ class Record:
             "figures": {kind: asdict(figure) for kind, figure in self.figures.items()},
             "totals": self.totals,
             "notes": list(self.notes),
+            "privacy": asdict(self.privacy) if self.privacy else None,
             "environment": self.environment,
             "seconds": self.seconds,
             "data": self.fingerprint,
@@ -87,6 +90,7 @@ class Record:
                 notes=summary["notes"],
                 environment=summary["environment"],
                 seconds=summary["seconds"],
+                privacy=Spent(**summary["privacy"]) if summary.get("privacy") else None,
                 fingerprint=summary.get("data"),
                 folder=folder,
             )

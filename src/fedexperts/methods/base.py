@@ -275,6 +275,11 @@ class Method:
         return Message(shared, {"samples": after.client.samples}) if shared else Message()
 
     @property
+    def differences(self) -> set[str]:
+        """Parts of which a reply has differences, under the names of what was sent; of all others new values."""
+        return set()
+
+    @property
     def exchanges(self) -> bool:
         return type(self).wants is not Method.wants
 

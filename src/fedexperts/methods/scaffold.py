@@ -87,6 +87,10 @@ class Scaffold(Method):
     def reply(self, after: Trained, now: Round) -> Message:
         return Message({**select(after.own, set(MODEL)), **self._changes(after)})
 
+    @property
+    def differences(self) -> set[str]:
+        return {"variate"}
+
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
