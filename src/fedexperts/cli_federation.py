@@ -201,6 +201,40 @@ def demo(
         _watch(folder, run)
 
 
+@federation.command("add")
+def add_site(
+    folder: Folder,
+    site: Annotated[str, typer.Option(help="the new site's name")],
+    host: Annotated[str | None, typer.Option(help="its machine's name or address (default: the server's)")] = None,
+) -> None:
+    """Add a site between two runs: its certificate, its folder, and its name on everybody's list."""
+    with _extra():
+        from fedexperts.federation.members import admit
+    elsewhere = admit(folder, site, host)
+    console.print(f"{folder / site}: give this folder to {site}", highlight=False)
+    _tell(f'add "{site}" to', elsewhere)
+
+
+@federation.command("remove")
+def remove_site(
+    folder: Folder,
+    site: Annotated[str, typer.Option(help="the site that leaves")],
+) -> None:
+    """Take a site off everybody's list between two runs; its certificate is of no use then. Its folder stays."""
+    with _extra():
+        from fedexperts.federation.members import dismiss
+    elsewhere = dismiss(folder, site)
+    console.print(f"{site} is on no list any more; its folder, with its private state, stays", highlight=False)
+    _tell(f'take "{site}" off', elsewhere)
+
+
+def _tell(change: str, elsewhere: list[str]) -> None:
+    """What is left to do by hand."""
+    if elsewhere:
+        console.print(f"at {', '.join(elsewhere)}: {change} `peers` in site.toml, which is not here", highlight=False)
+    console.print("start the server again, and the sites whose lists have changed", highlight=False)
+
+
 @federation.command()
 def renew(
     folder: Folder,

@@ -12,7 +12,8 @@ from support import assert_same_bits, make_task
 
 from fedexperts.errors import FederationError, MethodError
 from fedexperts.federation.envelope import Answer, Request, Task
-from fedexperts.federation.site import OWN
+from fedexperts.federation.local import Holding
+from fedexperts.federation.site import OWN, Site
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message
@@ -159,3 +160,16 @@ def test_whatever_bytes_are_read_they_are_a_message_or_an_error_of_ours(
         except MethodError:
             continue
         assert message.payload_bytes <= len(raw)
+
+
+@pytest.mark.parametrize(("noise", "reason"), [(0.4, "takes part from 0.5 on"), (0.5, "")])
+def test_a_site_takes_no_part_with_less_noise_than_its_operator_wants(
+    noise: float, reason: str, tmp_path: Path
+) -> None:
+    there = Requests(tmp_path)
+    there.sites[0] = Site(there.sites[0].folder, Holding.of(TASK, 0), there.fetch, least_noise=0.5)
+    there.coordinator(settings_for("fedavg", TASK, rounds=1, clip=0.01, noise=noise)).run()
+    [(_, answer)] = there.of(Task.TRAIN)
+    assert refusal(answer).endswith(reason)
+    assert bool(refusal(answer)) == bool(reason)
+    assert bool(Answer.from_bytes(answer).payload) != bool(reason)

@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedexperts.errors import FederationError
+
 AUTHORITY, CERTIFICATE, KEY = "authority.crt", "own.crt", "own.key"
 """In the folder of the server and of each site: whom it believes, who it is, and what proves it."""
 AUTHORITY_KEY = "authority.key"
@@ -33,6 +35,8 @@ def make_authority(folder: Path, name: str) -> None:
 
 def issue(authority: Path, folder: Path, name: str, days: float = DAYS) -> None:
     """A certificate for a member, in its folder. It is known by its name, wherever it is: addresses may change."""
+    if not (authority / AUTHORITY_KEY).exists():
+        raise FederationError(f"{authority / AUTHORITY_KEY} is not there: put it back for as long as this takes")
     folder.mkdir(parents=True, exist_ok=True)
     signer = serialization.load_pem_private_key((authority / AUTHORITY_KEY).read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)

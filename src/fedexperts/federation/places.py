@@ -39,6 +39,7 @@ class SiteSettings(Frozen):
     leaves: tuple[str, ...] | None = Field(
         default=None, description="parts that may leave this site; without it those that the method says"
     )
+    least_noise: float = Field(default=0.0, ge=0, description="runs with a smaller --noise this site refuses")
     data: dict[str, Any] = Field(default_factory=dict, description="options of `fedexperts data`, and `part`")
     compute: dict[str, str] = Field(default_factory=dict, description="device and executor, if not by themselves")
 
@@ -59,14 +60,13 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
     """Everything that a consortium needs, on one machine; each member's folder then goes to that member."""
     if folder.exists() and any(folder.iterdir()):
         raise FederationError(f"{folder} exists and is not empty; choose another folder")
-    if len(set(sites)) < len(sites) or {SERVER, AUTHORITY, RUNS, FLOWER} & set(sites):
-        raise FederationError(f"sites need names of their own, other than {SERVER}, {AUTHORITY}, {RUNS} and {FLOWER}")
+    check_names(sites)
     listening = ServerSettings.check({"listen": f"0.0.0.0:{port}", "sites": sites, "rules": rules or {}})
     make_authority(folder / AUTHORITY, folder.name)
     issue(folder / AUTHORITY, folder / SERVER, SERVER)
     _write(folder / SERVER / SERVER_SETTINGS, listening)
     for number, name in enumerate(sites, 1):
-        add(folder, name, host, port, port + number, sites)
+        add(folder, name, f"{host}:{port + number}", f"{host}:{port}", sites)
     (folder / RUNS).mkdir()
     flower = folder / FLOWER
     flower.mkdir()
@@ -75,17 +75,22 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
         'from fedexperts.federation.flower import client_app, server_app\n\n__all__ = ["client_app", "server_app"]\n',
         encoding="utf-8",
     )
-    (folder / README).write_text(_readme(folder, sites), encoding="utf-8")
+    (folder / README).write_text(readme(folder, sites), encoding="utf-8")
 
 
-def add(folder: Path, name: str, host: str, server_port: int, port: int, sites: tuple[str, ...]) -> None:
-    """A site's folder, with its certificate and settings."""
+def check_names(sites: tuple[str, ...]) -> None:
+    if len(set(sites)) < len(sites) or {SERVER, AUTHORITY, RUNS, FLOWER} & set(sites):
+        raise FederationError(f"sites need names of their own, other than {SERVER}, {AUTHORITY}, {RUNS} and {FLOWER}")
+
+
+def add(folder: Path, name: str, address: str, server: str, sites: tuple[str, ...]) -> None:
+    """A site's folder, with its certificate and settings; both addresses with their ports."""
     settings = SiteSettings.check(
         {
             "name": name,
-            "server": f"{host}:{server_port}",
-            "listen": f"0.0.0.0:{port}",
-            "address": f"{host}:{port}",
+            "server": server,
+            "listen": f"0.0.0.0:{address.rpartition(':')[2]}",
+            "address": address,
             "peers": [site for site in sites if site != name],
         }
     )
@@ -108,7 +113,7 @@ def _write(path: Path, settings: Frozen) -> None:
     path.write_text(tomli_w.dumps(settings.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
 
 
-def _readme(folder: Path, sites: tuple[str, ...]) -> str:
+def readme(folder: Path, sites: tuple[str, ...]) -> str:
     starts = "\n".join(f"    fedexperts site {folder / name} --data …      # at {name}" for name in sites)
     rows = "\n".join(f"| `{n}/` | {n} | `site.toml`, its certificate and key; later its private state |" for n in sites)
     return f"""# Federation {folder.name}

@@ -46,7 +46,7 @@ def serve_runs(folder: Path) -> None:
         try:
             while True:
                 board.note(seen=dict(hub.seen))
-                for run in _waiting(folder / RUNS):
+                for run in waiting(folder / RUNS):
                     board.known = {}
                     _conduct(run, settings.sites, hub, settings.rules, board)
                 time.sleep(0.5)
@@ -54,7 +54,7 @@ def serve_runs(folder: Path) -> None:
             hub.close()
 
 
-def _waiting(runs: Path) -> list[Path]:
+def waiting(runs: Path) -> list[Path]:
     """Runs that are not over, the oldest first."""
     found = [path.parent for path in runs.glob(f"*/{SETTINGS}")]
     left = [run for run in found if not any((run / name).exists() for name in (SUMMARY, FAILED))]
@@ -123,7 +123,8 @@ def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site,
     settings = SiteSettings.of(folder)
     peers = Peers(folder, settings.peers)
     holding = holding_of(settings, given or {})
-    return Site(folder, holding, peers.fetch, settings.address, settings.compute, settings.leaves), peers
+    own = settings.address, settings.compute, settings.leaves, settings.least_noise
+    return Site(folder, holding, peers.fetch, *own), peers
 
 
 def attend_site(folder: Path, given: Mapping[str, Any]) -> None:

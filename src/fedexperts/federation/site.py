@@ -29,12 +29,13 @@ class Site:
         address: str = "",
         own: Mapping[str, str] | None = None,
         leaves: Collection[str] | None = None,
+        least_noise: float = 0.0,
         noise: Noise = unknowable,
     ) -> None:
         """`address`: where peers find this site's spool; `own`: its settings of where and how to compute.
 
-        `leaves`: the parts that its operator lets leave, if that is not all that methods say. `noise`: where that
-        on its replies comes from, in a run that wants some.
+        `leaves`: the parts that its operator lets leave, if that is not all that methods say. `least_noise`: the least
+        that a run must put on them, whatever the server plans; `noise`: where it comes from.
         """
         self.folder = folder
         self.holding = holding
@@ -43,6 +44,7 @@ class Site:
         self._address = address
         self._own = own or {}
         self._leaves = leaves
+        self._least_noise = least_noise
         self._noise = noise
         self._locals: dict[str, Local] = {}  # the present run's; what counts is on disk
 
@@ -84,6 +86,10 @@ class Site:
         return step.train(request, raw) if head.task is Task.TRAIN else step.close(request, raw)
 
     def _local(self, plan: Plan) -> Local:
+        if (planned := plan.checked.noise) < self._least_noise:
+            raise FederationError(
+                f"run {plan.run} has noise {planned:g}, and this site takes part from {self._least_noise:g} on"
+            )
         key = plan.model_dump_json()
         if key not in self._locals:
             self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves, self._noise)}
