@@ -222,11 +222,11 @@ def test_ctrl_c_keeps_the_checkpoint_and_says_how_to_continue(cli: Cli) -> None:
 
 
 def test_epsilon_stands_in_the_summary_and_beside_the_accuracy(cli: Cli) -> None:
-    words = ("run", "fedavg", *QUICK, "--clip", 0.5, "--noise", 2, "--delta", 1e-4, "--out", "mine")
+    words = ("run", "fedavg", *QUICK, "--clip", 0.001, "--noise", 2, "--delta", 1e-4, "--out", "mine")
     code, out, _ = cli(*words)
     assert code == 0
     found = json.loads(Path("mine/summary.json").read_text())["privacy"]
-    assert (found["clip"], found["noise"], found["delta"], found["rounds"]) == (0.5, 2, 1e-4, 2)
+    assert (found["clip"], found["noise"], found["delta"], found["rounds"]) == (0.001, 2, 1e-4, 2)
     assert f"FedAvg: ε = {found['epsilon']:.4g} at δ = 0.0001" in out
     assert f"ε = {found['epsilon']:.4g}" in cli("report", "mine")[1]
     code, _, err = cli("run", "fedproto", *QUICK, "--clip", 0.5, "--noise", 2, "--out", "other")
