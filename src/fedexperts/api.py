@@ -104,6 +104,8 @@ class Result:
             raise SettingsError(f"unknown setting '{unknown[0]}' of how to train{suggestion(unknown[0], known)}")
         joining = Joining.of(self.simulation, client, (history, *observers), rounds=rounds, **values)
         joining.run()
+        for observer in observers:
+            observer.completed(None)
         figures = curve(history.rows).figures()
         return Joined(
             ClientModel.of(joining, joining.client), figures, history.rows, joining.trains, environment(joining.device)
@@ -376,6 +378,8 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         for name, (header, rows) in simulation.method.tables(simulation.server).items():
             write_table(folder / name, header, ([f"{value:.6g}" for value in row] for row in rows))
         record.save(folder)
+    for observer in simulation.observers:
+        observer.completed(folder)
     return Result(record, simulation, folder, before)
 
 

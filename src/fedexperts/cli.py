@@ -38,6 +38,9 @@ app.command()(node)
 app.add_typer(results)
 RUNS = Path("runs")
 MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
+Track = Annotated[
+    str | None, typer.Option(help="follow it in tensorboard, mlflow or wandb; several, with commas (docs/trackers.md)")
+]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
 
 
@@ -65,6 +68,7 @@ def run(
     method: MethodName,
     out: Annotated[Path | None, typer.Option(help="folder of the run (default: a new one in runs/)")] = None,
     config: Config = None,
+    track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -74,11 +78,12 @@ def run(
     """
     from fedexperts import api
     from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.trackers import trackers
 
-    settings = api.settings_for(method, _values(config, values, no_more(context.args)))
+    settings, following = api.settings_for(method, _values(config, values, no_more(context.args))), trackers(track)
     folder = out or RUNS / f"{method}-{settings.data}"
     with _continues() as stops, ProgressDisplay(console) as progress:
-        result = api.execute(settings, None, folder, [progress, stops], numbered=out is None)
+        result = api.execute(settings, None, folder, [progress, stops, *following], numbered=out is None)
     _show([*filter(None, [result.before]), result.record])
     console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
@@ -89,6 +94,7 @@ def compare(
     methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
+    track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -103,6 +109,7 @@ def compare(
     from fedexperts.report.page import write_page
     from fedexperts.report.progress import ProgressDisplay
     from fedexperts.task import Task
+    from fedexperts.trackers import trackers
 
     names, own = split_words(methods, registry())
     given = _values(config, values, own)
@@ -115,12 +122,13 @@ def compare(
         api.settings_for(name, {k: v for k, v in given.items() if k not in options - set(kind.Options.model_fields)})
         for name, kind in kinds.items()
     ]
-    task = Task.of(plans[0].part(TaskSettings))
+    task, following = Task.of(plans[0].part(TaskSettings)), trackers(track)
     for plan in plans:  # what cannot run says so before anything does
         specs_for(kinds[plan.method](plan.part(TrainSettings), plan.options), task)
     folder = out or api.claim(RUNS / f"compare-{plans[0].data}", numbered=True)[0]
     with _continues(f"the same command with --out {folder}") as stops, ProgressDisplay(console) as progress:
-        records = [api.run_or_resume(plan, folder / plan.method, task, [progress, stops]) for plan in plans]
+        watching = [progress, stops, *following]
+        records = [api.run_or_resume(plan, folder / plan.method, task, watching) for plan in plans]
     page = write_page(records, folder / "report.html")
     _show(records)
     console.print(f"runs: {folder}\npage: {page}")
@@ -146,6 +154,7 @@ def reproduce(
         bool, typer.Option("--keep-models/--drop-models", help="a table needs no final models; t-SNE and gates do")
     ] = True,
     jobs: Annotated[int, typer.Option(min=1, help="runs side by side, each a process: for a GPU with room")] = 1,
+    track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -156,6 +165,7 @@ def reproduce(
     """
     from fedexperts import recipes
     from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.trackers import trackers
 
     if recipe is None:
         _list_recipes()
@@ -166,9 +176,10 @@ def reproduce(
     folder = out or RUNS / "reproduce" / (found.name.partition("/")[0] + reduction.suffix)
     places = {"data_dir": data_dir, "download": download}
     values |= {name: value for name, value in places.items() if value is not None}
+    following = trackers(track)
     cells = recipes.plan(found, folder, choice, reduction, values)
     with _continues("the same command") as stops, ProgressDisplay(console) as progress:
-        outcomes = recipes.reproduce(cells, progress, [stops], keep_models, jobs)
+        outcomes = recipes.reproduce(cells, progress, [stops], keep_models, jobs, following)
     results = folder / found.name.rpartition("/")[2]
     recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
     console.print(recipes.results_table(found, outcomes, reduction))
@@ -195,13 +206,19 @@ def _list_recipes() -> None:
 def resume(
     folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
     data_dir: Annotated[Path | None, typer.Option(help="folder with the data files, if it has moved")] = None,
+    track: Track = None,
 ) -> None:
-    """Continue an interrupted run; it ends in exactly the state that it would have had without the break."""
+    """Continue an interrupted run; it ends in exactly the state that it would have had without the break.
+
+    Example: fedexperts resume runs/fedmoe-digits-001
+    """
     from fedexperts import api
     from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.trackers import trackers
 
+    following = trackers(track)
     with _continues() as stops, ProgressDisplay(console) as progress:
-        result = api.resume(folder, [progress, stops], data_dir)
+        result = api.resume(folder, [progress, stops, *following], data_dir)
     _show([*filter(None, [result.before]), result.record])
     console.print(f"run:  {folder}\npage: fedexperts report {folder}")
 

@@ -61,6 +61,10 @@ class Simulation(Server, Usable):
                 self.seconds += time.perf_counter() - start
                 if self._due(self.settings.checkpoint_every):
                     self.checkpoint()
+        except BaseException as reason:
+            for observer in self.observers:
+                observer.stopped(reason)
+            raise
         finally:
             self.executor.close()
 
