@@ -116,6 +116,8 @@ def test_command_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert cli("compare", "fedper", "standalone", *quick, "--out", "both")[0] == 0
     for method in ("fedper", "standalone"):
         assert list(scalars(Path("both", method, "tensorboard"))["test/accuracy"]) == [1, 2]
+    code, _, err = cli("resume", "both/fedper", "--track", "tensorboard")
+    assert (code, "is finished" in err) == (2, True)
     code, _, err = cli("run", "fedper", "--track", "tensorbord")
     assert (code, "did you mean 'tensorboard'" in err) == (2, True)
     monkeypatch.setitem(sys.modules, "mlflow", None)  # as if it were not installed

@@ -13,6 +13,7 @@ import typer
 from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
+from fedexperts.completion import method_names, recipe_names, tracker_names
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.options import takes
@@ -37,9 +38,13 @@ app.command()(server)
 app.command()(node)
 app.add_typer(results)
 RUNS = Path("runs")
-MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
+MethodName = Annotated[
+    str,
+    typer.Argument(help="a method, see `fedexperts methods`", show_default=False, autocompletion=method_names),
+]
 Track = Annotated[
-    str | None, typer.Option(help="follow it in tensorboard, mlflow or wandb; several, with commas (docs/trackers.md)")
+    str | None,
+    typer.Option(help="follow it in tensorboard, mlflow or wandb; several, with commas", autocompletion=tracker_names),
 ]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
 
@@ -91,7 +96,10 @@ def run(
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings, TrainSettings, EngineSettings)
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
+    methods: Annotated[
+        list[str],
+        typer.Argument(help="methods, see `fedexperts methods`", show_default=False, autocompletion=method_names),
+    ],
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
     track: Track = None,
@@ -138,7 +146,8 @@ def compare(
 @takes(EngineSettings)
 def reproduce(
     recipe: Annotated[
-        str | None, typer.Argument(help="a recipe, or a .toml file of your own", show_default=False)
+        str | None,
+        typer.Argument(help="a recipe, or a .toml file of your own", show_default=False, autocompletion=recipe_names),
     ] = None,
     only: Annotated[str | None, typer.Option(help="only these methods, with commas")] = None,
     case: Annotated[str, typer.Option(help="only cases with this in their name")] = "",
@@ -213,10 +222,15 @@ def resume(
     Example: fedexperts resume runs/fedmoe-digits-001
     """
     from fedexperts import api
+    from fedexperts.measure import SUMMARY
     from fedexperts.report.progress import ProgressDisplay
     from fedexperts.trackers import trackers
 
     following = trackers(track)
+    if following and (folder / SUMMARY).exists():
+        raise SettingsError(
+            f"the run in {folder} is finished, and trackers follow a run while it trains; leave --track"
+        )
     with _continues() as stops, ProgressDisplay(console) as progress:
         result = api.resume(folder, [progress, stops, *following], data_dir)
     _show([*filter(None, [result.before]), result.record])
@@ -228,7 +242,10 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", show_default=False)],
     out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
 ) -> None:
-    """Write one page about one or several finished runs (or folders that `compare` made), and print their table."""
+    """Write one page about one or several finished runs (or folders that `compare` made), and print their table.
+
+    Example: fedexperts report demo/fedmoe demo/fedavg --out page.html
+    """
     from fedexperts.measure import Record
     from fedexperts.report.page import write_page
 
@@ -242,7 +259,10 @@ def report(
 def methods(
     name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None,
 ) -> None:
-    """List the methods, or show one."""
+    """List the methods, or show one.
+
+    Example: fedexperts methods fedmoe
+    """
     from rich.table import Table
 
     from fedexperts.methods import Owner, method_class, registry
@@ -268,6 +288,15 @@ def methods(
     console.print(table)
 
 
+@app.command()
+def show(method: MethodName) -> None:
+    """Explain one method: what it does, where it comes from, who owns which part, and its options.
+
+    Example: fedexperts show fedmoe
+    """
+    methods(method)
+
+
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings)
 def data(
@@ -277,7 +306,10 @@ def data(
     *,
     values: dict[str, Any],
 ) -> None:
-    """List the data sets; with --data, show how one is split over the clients."""
+    """List the data sets; with --data, show how one is split over the clients.
+
+    Example: fedexperts data --data digits --clients 10 --classes-per-client 2 --out partition.html
+    """
     from rich.table import Table
 
     from fedexperts.data import known

@@ -19,7 +19,10 @@ Folder = Annotated[Path, typer.Argument(help="the folder that `federation new` m
 
 
 def server(folder: Folder) -> None:
-    """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was."""
+    """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was.
+
+    Example: fedexperts server consortium
+    """
     with _extra():
         from fedexperts.federation.service import serve_runs
     _service()
@@ -90,7 +93,10 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
 
 
 def node(folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)]) -> None:
-    """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay."""
+    """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay.
+
+    Example: fedexperts node consortium/hospital-a
+    """
     with _extra():
         from fedexperts.federation.service import served
     _service()
@@ -107,7 +113,10 @@ def new_federation(
     ] = "localhost",
     port: Annotated[int, typer.Option(help="the server's port; those of the sites follow")] = 9440,
 ) -> None:
-    """Write certificates, keys and settings for a server and its sites, and a README with the commands."""
+    """Write certificates, keys and settings for a server and its sites, and a README with the commands.
+
+    Example: fedexperts federation new consortium --sites hospital-a,hospital-b,hospital-c
+    """
     with _extra():
         from fedexperts.federation.places import README, new
     new(folder, tuple(sites.split(",")), host, port)
@@ -125,6 +134,7 @@ def run_federation(
     """Hand a run to the server, on its machine. Takes the options of `fedexperts run` and the method's own.
 
     The same command with the same --name shows the progress of a run again.
+    Example: fedexperts federation run consortium --method fedper --data digits --rounds 20
     """
     with _extra():
         from fedexperts.federation.runs import queue
@@ -151,7 +161,10 @@ def _watch(folder: Path, run: Path) -> None:
 
 @federation.command()
 def status(folder: Folder) -> None:
-    """Show which sites are there, where the run stands, and who is late."""
+    """Show which sites are there, where the run stands, and who is late.
+
+    Example: fedexperts federation status consortium
+    """
     from rich.table import Table
 
     with _extra():
@@ -185,7 +198,10 @@ def demo(
     rounds: Annotated[int, typer.Option(min=1, help="communication rounds")] = 10,
     out: Annotated[Path | None, typer.Option(help="where (default: a new folder in runs/)")] = None,
 ) -> None:
-    """Start a server and three sites on this machine, train on the embedded digits, and stop them again."""
+    """Start a server and three sites on this machine, train on the embedded digits, and stop them again.
+
+    Example: fedexperts federation demo --rounds 5
+    """
     with _extra():
         from fedexperts.federation.demo import started
         from fedexperts.federation.runs import queue
@@ -206,7 +222,10 @@ def renew(
     folder: Folder,
     member: Annotated[str, typer.Option(help="a site, or 'server'")],
 ) -> None:
-    """Make a new certificate for a member, good for a year; the member takes it in when it is started again."""
+    """Make a new certificate for a member, good for a year; the member takes it in when it is started again.
+
+    Example: fedexperts federation renew consortium --member hospital-a
+    """
     with _extra():
         from fedexperts.federation.certificates import expires, issue
         from fedexperts.federation.places import AUTHORITY
