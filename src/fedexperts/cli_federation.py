@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from fedexperts.completion import method_names
 from fedexperts.errors import FederationError, SettingsError
 from fedexperts.terminal import OPEN_ENDED, console, no_more
 
 federation = typer.Typer(
     name="federation", help="Train over a network, each site with its own data.", no_args_is_help=True
 )
+Method = Annotated[str, typer.Option(help="a method, see `fedexperts methods`", autocompletion=method_names)]
 Folder = Annotated[Path, typer.Argument(help="the folder that `federation new` made", show_default=False)]
 
 
@@ -127,7 +129,7 @@ def new_federation(
 def run_federation(
     context: typer.Context,
     folder: Folder,
-    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedavg",
+    method: Method = "fedavg",
     name: Annotated[str | None, typer.Option(help="the run's name (default: the method and a number)")] = None,
     wait: Annotated[bool, typer.Option(help="show its progress until it is over")] = True,
 ) -> None:
@@ -194,7 +196,7 @@ def status(folder: Folder) -> None:
 
 @federation.command()
 def demo(
-    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedmoe-da",
+    method: Method = "fedmoe-da",
     rounds: Annotated[int, typer.Option(min=1, help="communication rounds")] = 10,
     out: Annotated[Path | None, typer.Option(help="where (default: a new folder in runs/)")] = None,
 ) -> None:
