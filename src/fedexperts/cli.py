@@ -50,10 +50,12 @@ def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) ->
 
 def _show(records: "Sequence[Record]") -> None:
     """The runs' table, and what cannot stand in it."""
-    from fedexperts.report.table import comparison_table
+    from fedexperts.report.table import comparison_table, spent_table
     from fedexperts.report.verdict import mixture_verdict
 
     console.print(comparison_table(records))
+    for table in filter(None, map(spent_table, records)):
+        console.print(table)
     for said in filter(None, map(mixture_verdict, records)):
         console.print(said, highlight=False, markup=False)
 
