@@ -173,14 +173,6 @@ def test_wrong_input(cli: Cli, words: tuple[object, ...], says: str) -> None:
         assert sorted(Path().rglob("*")) == before
 
 
-def test_help_needs_no_torch() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", "import sys, fedexperts.cli; print('torch' in sys.modules)"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout.strip() == "False"
-
-
 # --- real processes
 
 LONG = ("run", "fedmoe", "--clients", "4", "--rounds", "12", "--device", "cpu", "--checkpoint-every", "2", "--out")

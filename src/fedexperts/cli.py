@@ -1,6 +1,5 @@
 """The command line. Every option is a field of the settings; a method's own options are taken by name too."""
 
-import inspect
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
-from fedexperts.errors import FedExpertsError, SettingsError
+from fedexperts.errors import FedExpertsError, SettingsError, the_method
 from fedexperts.options import takes
 from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
 
@@ -37,7 +36,21 @@ app.command()(server)
 app.command()(node)
 app.add_typer(results)
 RUNS = Path("runs")
-MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
+
+
+def _beginning(word: str) -> list[str]:
+    """For a shell that completes words: the methods whose names begin so."""
+    from fedexperts.catalogue import catalogue
+
+    return [name for name in catalogue() if name.startswith(word)]
+
+
+MethodName = Annotated[
+    str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False, autocompletion=_beginning)
+]
+MethodNames = Annotated[
+    list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False, autocompletion=_beginning)
+]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
 
 
@@ -88,7 +101,7 @@ def run(
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings, TrainSettings, EngineSettings)
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
+    methods: MethodNames,
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
     *,
@@ -225,31 +238,29 @@ def report(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="show one method and its options", autocompletion=_beginning)
+    ] = None,
 ) -> None:
     """List the methods, or show one."""
     from rich.table import Table
 
-    from fedexperts.methods import Owner, method_class, registry
+    from fedexperts.catalogue import catalogue
 
+    known = catalogue()
     if name is not None:
-        kind = method_class(name)
-        console.print(
-            f"[bold]{kind.title}[/bold] ({kind.name})\n{kind.source}\n\n{inspect.getdoc(kind)}\n",
-            highlight=False,
-        )
-        for part, owner in kind.owners.items():
+        found = the_method(name, known)
+        console.print(f"[bold]{found.title}[/bold] ({name})\n{found.source}\n\n{found.about}\n", highlight=False)
+        for part, owner in found.owners.items():
             console.print(f"  {part:16} {owner}", highlight=False)
-        for option, field in kind.Options.model_fields.items():
-            default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-            shown = "" if default is None else f"  [default: {default}]"
-            flag = option.rstrip("_").replace("_", "-")
-            console.print(f"  --{flag:14} {field.description}{shown}", highlight=False, markup=False)
+        for option, said in found.options.items():
+            console.print(f"  --{option:14} {said}", highlight=False, markup=False)
         return
-    table = Table("method", "shared", "private", "between clients", "source", box=None)
-    for kind in registry().values():
-        owned = [", ".join(p for p, o in kind.owners.items() if o is owner) or "–" for owner in Owner]
-        table.add_row(kind.name, *owned, kind.source.partition(":")[0])
+    columns = {"shared": "shared", "private": "private", "peer": "between clients"}
+    table = Table("method", *columns.values(), "source", box=None)
+    for method, found in known.items():
+        owned = [", ".join(part for part, who in found.owners.items() if who == owner) or "–" for owner in columns]
+        table.add_row(method, *owned, found.source.partition(":")[0])
     console.print(table)
 
 
@@ -266,9 +277,6 @@ def data(
     from rich.table import Table
 
     from fedexperts.data import known
-    from fedexperts.given import with_model
-    from fedexperts.report.page import write_label_page
-    from fedexperts.task import Task
 
     given = _values(config, values, no_more(context.args))
     if not given and out is None:
@@ -277,6 +285,10 @@ def data(
             table.add_row(name, info.title, str(info.classes), ", ".join([f"{info.stem}.npz", *info.files]))
         console.print(table)
         return
+    from fedexperts.given import with_model  # the list came without torch
+    from fedexperts.report.page import write_label_page
+    from fedexperts.task import Task
+
     settings = TaskSettings.check(with_model(given))
     task = Task.of(settings)
     title = f"{settings.data}, {settings.partition}, {settings.clients} clients"

@@ -66,8 +66,8 @@ class Profile:
 
     def __enter__(self) -> Self:
         self._token = _watching.set(self)
-        self._since = perf_counter()
         self._follow()
+        self._begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,17 +93,26 @@ class Profile:
         self._note("other")
         self._read()
         self._follow()
-        self._since = perf_counter()  # what was just done is the profile's own
+        self._begin()
 
     @property
     def _now(self) -> Phase:
         return self._open[-1][0] if self._open else "other"
+
+    def _begin(self) -> None:
+        """What was before is nobody's: the profile's own."""
+        self._since = perf_counter()
+        self._marks.clear()
+        self._mark("other")
 
     def _note(self, name: Phase) -> None:
         """Everything since the last time was this."""
         now = perf_counter()
         self.spent.host[name] += now - self._since
         self._since = now
+        self._mark(name)
+
+    def _mark(self, name: Phase) -> None:
         if self.spent.device:
             self._marks.append((name, torch.cuda.Event(enable_timing=True)))  # type: ignore[no-untyped-call]
             self._marks[-1][1].record()
@@ -114,7 +123,6 @@ class Profile:
             self._marks[-1][1].synchronize()
         for (_, before), (name, after) in pairwise(self._marks):
             self.spent.device[name] += before.elapsed_time(after) / 1e3
-        self._marks = self._marks[-1:]
 
     def _follow(self) -> None:
         """Trace the next round, if it is one of those; when they are over, write the file."""
