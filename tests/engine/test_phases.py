@@ -51,3 +51,13 @@ def test_a_run_that_fails_is_not_watched_any_more() -> None:
     before = dict(simulation.profile.spent.host)
     finished("fedavg", make_task(), rounds=1)
     assert simulation.profile.spent.host == before
+
+
+def test_a_run_without_rounds_left_keeps_its_trace(tmp_path: Path) -> None:
+    finished("fedavg", make_task(), rounds=2, profile=True, folder=tmp_path / "state")
+    before = (tmp_path / TRACE).read_bytes()
+    again = make_simulation("fedavg", make_task(), rounds=2, profile=True, folder=tmp_path / "state")
+    again.restore()
+    again.run()
+    assert again.profile is None
+    assert (tmp_path / TRACE).read_bytes() == before

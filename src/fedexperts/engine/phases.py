@@ -21,8 +21,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 TRACE = "trace.json"
 """In a run's folder: what Perfetto opens."""
 TRACED = 2
-"""Rounds in a trace, which grows with every operation. The first round warms up: it is in none, unless it is the only
-one."""
+"""Rounds in a trace, which grows with every operation; the first, which warms up, only if there is no other."""
 
 
 class phase(ContextDecorator):  # noqa: N801 - reads like a word
@@ -50,10 +49,10 @@ class Spent:
 
 
 class Profile:
-    """Within it phases are noted, and a few rounds traced: of one thread, whose phases others help with."""
+    """Within it phases are noted, and a few rounds traced: of this thread, in whose phases others help."""
 
     def __init__(self, device: torch.device, rounds: int, path: Path | None) -> None:
-        """`rounds`: how many there will be; `path`: where the trace goes, if it is to be kept."""
+        """`rounds`: how many there will be, at least one; `path`: where the trace goes, if it is to be kept."""
         on_cuda = device.type == "cuda"
         self.spent = Spent(0, dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0) if on_cuda else {})
         first = min(1, rounds - 1)
@@ -72,9 +71,9 @@ class Profile:
 
     def __exit__(self, *_: object) -> None:
         self._note("other")
+        _watching.reset(self._token)
         self._read()
         self._end_trace()
-        _watching.reset(self._token)
 
     def enter(self, name: Phase) -> None:
         """From now on it is this phase."""

@@ -57,9 +57,9 @@ class Simulation(Server, Usable):
         """All rounds that are left, with evaluations and checkpoints where they are due."""
         for observer in self.observers:
             observer.started(self)
-        if self.settings.profile:
-            trace = self.folder.parent / TRACE if self.folder else None
-            self.profile = Profile(self.device, self.settings.rounds - self.round, trace)
+        left = self.settings.rounds - self.round
+        if self.settings.profile and left:
+            self.profile = Profile(self.device, left, self.folder.parent / TRACE if self.folder else None)
         try:
             with self.profile or nullcontext():
                 while self.round < self.settings.rounds:
