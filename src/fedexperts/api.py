@@ -371,6 +371,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
         environment=environment(simulation.device) | {"executor": simulation.executor.said},
         seconds=simulation.seconds,
+        spent=simulation.profile.spent if simulation.profile else None,
         fingerprint=simulation.fingerprint,
         folder=folder,
     )

@@ -1,6 +1,5 @@
 """The command line. Every option is a field of the settings; a method's own options are taken by name too."""
 
-import inspect
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
 from fedexperts.completion import method_names, recipe_names, tracker_names
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings, read_toml
-from fedexperts.errors import FedExpertsError, SettingsError
+from fedexperts.errors import FedExpertsError, SettingsError, the_method
 from fedexperts.options import takes
 from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
 
@@ -39,8 +38,10 @@ app.command()(node)
 app.add_typer(results)
 RUNS = Path("runs")
 MethodName = Annotated[
-    str,
-    typer.Argument(help="a method, see `fedexperts methods`", show_default=False, autocompletion=method_names),
+    str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False, autocompletion=method_names)
+]
+MethodNames = Annotated[
+    list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False, autocompletion=method_names)
 ]
 Track = Annotated[
     str | None,
@@ -58,10 +59,12 @@ def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) ->
 
 def _show(records: "Sequence[Record]") -> None:
     """The runs' table, and what cannot stand in it."""
-    from fedexperts.report.table import comparison_table
+    from fedexperts.report.table import comparison_table, spent_table
     from fedexperts.report.verdict import mixture_verdict
 
     console.print(comparison_table(records))
+    for table in filter(None, map(spent_table, records)):
+        console.print(table)
     for said in filter(None, map(mixture_verdict, records)):
         console.print(said, highlight=False, markup=False)
 
@@ -96,10 +99,7 @@ def run(
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings, TrainSettings, EngineSettings)
 def compare(
-    methods: Annotated[
-        list[str],
-        typer.Argument(help="methods, see `fedexperts methods`", show_default=False, autocompletion=method_names),
-    ],
+    methods: MethodNames,
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
     track: Track = None,
@@ -257,7 +257,9 @@ def report(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="show one method and its options", autocompletion=method_names)
+    ] = None,
 ) -> None:
     """List the methods, or show one.
 
@@ -265,26 +267,22 @@ def methods(
     """
     from rich.table import Table
 
-    from fedexperts.methods import Owner, method_class, registry
+    from fedexperts.catalogue import catalogue
 
+    known = catalogue()
     if name is not None:
-        kind = method_class(name)
-        console.print(
-            f"[bold]{kind.title}[/bold] ({kind.name})\n{kind.source}\n\n{inspect.getdoc(kind)}\n",
-            highlight=False,
-        )
-        for part, owner in kind.owners.items():
+        found = the_method(name, known)
+        console.print(f"[bold]{found.title}[/bold] ({name})\n{found.source}\n\n{found.about}\n", highlight=False)
+        for part, owner in found.owners.items():
             console.print(f"  {part:16} {owner}", highlight=False)
-        for option, field in kind.Options.model_fields.items():
-            default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-            shown = "" if default is None else f"  [default: {default}]"
-            flag = option.rstrip("_").replace("_", "-")
-            console.print(f"  --{flag:14} {field.description}{shown}", highlight=False, markup=False)
+        for option, said in found.options.items():
+            console.print(f"  --{option:14} {said}", highlight=False, markup=False)
         return
-    table = Table("method", "shared", "private", "between clients", "source", box=None)
-    for kind in registry().values():
-        owned = [", ".join(p for p, o in kind.owners.items() if o is owner) or "–" for owner in Owner]
-        table.add_row(kind.name, *owned, kind.source.partition(":")[0])
+    columns = {"shared": "shared", "private": "private", "peer": "between clients"}
+    table = Table("method", *columns.values(), "source", box=None)
+    for method, found in known.items():
+        owned = [", ".join(part for part, who in found.owners.items() if who == owner) or "–" for owner in columns]
+        table.add_row(method, *owned, found.source.partition(":")[0])
     console.print(table)
 
 
@@ -313,9 +311,6 @@ def data(
     from rich.table import Table
 
     from fedexperts.data import known
-    from fedexperts.given import with_model
-    from fedexperts.report.page import write_label_page
-    from fedexperts.task import Task
 
     given = _values(config, values, no_more(context.args))
     if not given and out is None:
@@ -324,6 +319,10 @@ def data(
             table.add_row(name, info.title, str(info.classes), ", ".join([f"{info.stem}.npz", *info.files]))
         console.print(table)
         return
+    from fedexperts.given import with_model  # the list came without torch
+    from fedexperts.report.page import write_label_page
+    from fedexperts.task import Task
+
     settings = TaskSettings.check(with_model(given))
     task = Task.of(settings)
     title = f"{settings.data}, {settings.partition}, {settings.clients} clients"

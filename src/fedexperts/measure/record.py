@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedexperts.config import Settings, TaskSettings
+from fedexperts.engine import Spent
 from fedexperts.errors import SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
@@ -38,6 +39,7 @@ class Record:
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    spent: Spent | None = None  # where the time went, of a run with --profile: in its last process
     fingerprint: int | None = None  # tells these data, split as they were, from others
     folder: Path | None = None  # where it lies, with what analyses have found
 
@@ -64,6 +66,7 @@ class Record:
             "environment": self.environment,
             "seconds": self.seconds,
             "data": self.fingerprint,
+            **({"spent": asdict(self.spent)} if self.spent else {}),
         }
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False))
 
@@ -87,6 +90,7 @@ class Record:
                 notes=summary["notes"],
                 environment=summary["environment"],
                 seconds=summary["seconds"],
+                spent=Spent(**summary["spent"]) if "spent" in summary else None,
                 fingerprint=summary.get("data"),
                 folder=folder,
             )
