@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-federation lint bench clean
+.PHONY: install catalogue demo test test-federation lint bench clean
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -11,6 +11,9 @@ BIN := .venv/bin
 	touch $@
 
 install: .venv/installed  ## make .venv
+
+catalogue: install  ## what `fedexperts methods` shows, after a change to a method or its options
+	$(BIN)/python -m fedexperts.catalogue
 
 demo: install  ## three methods on the embedded digits: table and page
 	rm -rf demo

@@ -11,6 +11,7 @@ import fedexperts
 from fedexperts.api import claim, run_or_resume, settings_for
 from fedexperts.engine import Observer
 from fedexperts.errors import DataError, DivergedError, SavedStateError, SettingsError
+from fedexperts.measure import Record
 
 QUICK = {"rounds": 3, "batch_size": 32, "device": "cpu"}
 
@@ -69,7 +70,8 @@ def test_resume_of_a_run_that_was_stopped_before_its_first_checkpoint(task: fede
 def test_where_a_run_is_computed_does_not_make_it_another(task: fedexperts.Task, tmp_path: Path) -> None:
     settings = settings_for("fedavg", task.settings.model_dump() | QUICK)
     whole = run_or_resume(settings, tmp_path / "whole", task)
-    elsewhere = settings.model_copy(update={"executor": "loop", "checkpoint_every": 1, "data_dir": tmp_path})
+    free = {"executor": "loop", "checkpoint_every": 1, "data_dir": tmp_path, "profile": True}
+    elsewhere = settings.model_copy(update=free)
     before = (tmp_path / "whole" / "history.csv").stat().st_mtime_ns
     assert run_or_resume(elsewhere, tmp_path / "whole", task).rows == whole.rows
     assert (tmp_path / "whole" / "history.csv").stat().st_mtime_ns == before
@@ -85,6 +87,9 @@ def test_where_a_run_is_computed_does_not_make_it_another(task: fedexperts.Task,
     continued = run_or_resume(elsewhere, tmp_path / "run", task)
     assert [row["round"] for row in continued.rows] == [row["round"] for row in whole.rows]
     assert 'executor = "loop"' in (tmp_path / "run" / "settings.toml").read_text()
+    assert continued.spent is not None
+    assert continued.spent.rounds == 2  # those of the process that ended it
+    assert Record.load(tmp_path / "run").spent == continued.spent
     with pytest.raises(SavedStateError, match=r"other settings \(rounds\)"):
         run_or_resume(settings.model_copy(update={"rounds": 4}), tmp_path / "run", task)
 

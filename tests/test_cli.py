@@ -33,6 +33,16 @@ def test_run_then_report(cli: Cli) -> None:
     assert Path("page.html").stat().st_size > 100_000
 
 
+def test_a_profile_is_printed_and_belongs_to_the_run(cli: Cli) -> None:
+    code, out, _ = cli("run", "fedavg", *QUICK, "--profile", "--out", "mine")
+    assert code == 0
+    assert [line.split()[0] for line in out[out.index("FedAvg, 2 rounds") :].splitlines()[2:10]] == [
+        "training", "evaluation", "aggregation", "data", "saving", "waiting", "other", "all",
+    ]  # fmt: skip
+    assert Path("mine/trace.json").exists()
+    assert "FedAvg, 2 rounds" in cli("resume", "mine")[1]  # it is finished
+
+
 def test_a_run_that_goes_on_from_another_says_what_it_gains(cli: Cli) -> None:
     code, out, _ = cli("run", "pm-moe", *QUICK, "--gate-epochs", 2, "--out", "mine")
     assert code == 0
@@ -161,14 +171,6 @@ def test_wrong_input(cli: Cli, words: tuple[object, ...], says: str) -> None:
     assert "Traceback" not in err
     if "bad" not in words:  # that one ran until its loss was no number
         assert sorted(Path().rglob("*")) == before
-
-
-def test_help_needs_no_torch() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", "import sys, fedexperts.cli; print('torch' in sys.modules)"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout.strip() == "False"
 
 
 # --- real processes

@@ -1,4 +1,4 @@
-"""Every command and every piece of Python in the documentation of own data and of results does what it says."""
+"""Every command and every piece of Python on the pages about own data, results and trackers does what it says."""
 
 import re
 import shlex
@@ -33,3 +33,15 @@ def test_own_data_and_using_results(cli: Cli, tmp_path: Path, monkeypatch: pytes
                 assert code == 0, (line, err)
                 ran.append(shlex.split(line)[1])
     assert ran == ["data", "compare", "report", "run", "predict", "predict", "export", "predict", "adapt", "predict"]
+
+
+def test_trackers(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kind, text in pieces("trackers.md"):
+        if kind == "python":
+            exec(compile(text, "trackers.md", "exec"), {"__name__": "page"})
+        else:
+            code, _, err = cli(*shlex.split(text)[1:])
+            assert code == 0, (text, err)
+    for folder in ("tracked/fedper/tensorboard", "tracked/standalone/tensorboard", "logs/first"):
+        assert len(list(Path(folder).glob("events.out.tfevents.*"))) == 1, folder

@@ -39,8 +39,8 @@ from fedexperts.measure import (
     Record,
     Row,
     curve,
+    privacy_of,
     read_labels,
-    spent,
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import State, method_class, registry
@@ -105,6 +105,8 @@ class Result:
             raise SettingsError(f"unknown setting '{unknown[0]}' of how to train{suggestion(unknown[0], known)}")
         joining = Joining.of(self.simulation, client, (history, *observers), rounds=rounds, **values)
         joining.run()
+        for observer in observers:
+            observer.completed(None)
         figures = curve(history.rows).figures()
         return Joined(
             ClientModel.of(joining, joining.client), figures, history.rows, joining.trains, environment(joining.device)
@@ -207,7 +209,7 @@ def execute(
     folder, made = claim(folder, numbered)
     try:
         simulation, history = _assemble(settings, task, folder, observers)
-        spent(simulation)  # that ε can be found is known before anything is trained
+        privacy_of(simulation)  # that ε can be found is known before anything is trained
     except BaseException:
         with suppress(OSError):  # a run that cannot be leaves nothing behind
             for empty in made:
@@ -357,7 +359,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
     task = simulation.task
     if folder is not None:
         write_labels(folder / LABELS, task.dataset.class_names, task.client_names, task.counts)
-    title, privacy = simulation.method.title or simulation.method.name, spent(simulation)
+    title, privacy = simulation.method.title or simulation.method.name, privacy_of(simulation)
     simulation.run()
     record = Record(
         settings=simulation.settings,
@@ -374,6 +376,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         environment=environment(simulation.device) | {"executor": simulation.executor.said},
         seconds=simulation.seconds,
         privacy=privacy,
+        spent=simulation.profile.spent if simulation.profile else None,
         fingerprint=simulation.fingerprint,
         folder=folder,
     )
@@ -381,6 +384,8 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         for name, (header, rows) in simulation.method.tables(simulation.server).items():
             write_table(folder / name, header, ([f"{value:.6g}" for value in row] for row in rows))
         record.save(folder)
+    for observer in simulation.observers:
+        observer.completed(folder)
     return Result(record, simulation, folder, before)
 
 

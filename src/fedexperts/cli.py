@@ -1,6 +1,5 @@
 """The command line. Every option is a field of the settings; a method's own options are taken by name too."""
 
-import inspect
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,9 @@ import typer
 from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
+from fedexperts.completion import method_names, recipe_names, tracker_names
 from fedexperts.config import EngineSettings, PrivacySettings, TaskSettings, TrainSettings, read_toml
-from fedexperts.errors import FedExpertsError, SettingsError
+from fedexperts.errors import FedExpertsError, SettingsError, the_method
 from fedexperts.options import takes
 from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
 
@@ -37,7 +37,16 @@ app.command()(server)
 app.command()(node)
 app.add_typer(results)
 RUNS = Path("runs")
-MethodName = Annotated[str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False)]
+MethodName = Annotated[
+    str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False, autocompletion=method_names)
+]
+MethodNames = Annotated[
+    list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False, autocompletion=method_names)
+]
+Track = Annotated[
+    str | None,
+    typer.Option(help="follow it in tensorboard, mlflow or wandb; several, with commas", autocompletion=tracker_names),
+]
 Config = Annotated[Path | None, typer.Option(help="settings from a TOML file; options go before it")]
 
 
@@ -50,10 +59,12 @@ def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) ->
 
 def _show(records: "Sequence[Record]") -> None:
     """The runs' table, and what cannot stand in it."""
-    from fedexperts.report.table import comparison_table
+    from fedexperts.report.table import comparison_table, spent_table
     from fedexperts.report.verdict import mixture_verdict
 
     console.print(comparison_table(records))
+    for table in filter(None, map(spent_table, records)):
+        console.print(table)
     for said in filter(None, map(mixture_verdict, records)):
         console.print(said, highlight=False, markup=False)
 
@@ -65,6 +76,7 @@ def run(
     method: MethodName,
     out: Annotated[Path | None, typer.Option(help="folder of the run (default: a new one in runs/)")] = None,
     config: Config = None,
+    track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -74,11 +86,12 @@ def run(
     """
     from fedexperts import api
     from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.trackers import trackers
 
-    settings = api.settings_for(method, _values(config, values, no_more(context.args)))
+    settings, following = api.settings_for(method, _values(config, values, no_more(context.args))), trackers(track)
     folder = out or RUNS / f"{method}-{settings.data}"
     with _continues() as stops, ProgressDisplay(console) as progress:
-        result = api.execute(settings, None, folder, [progress, stops], numbered=out is None)
+        result = api.execute(settings, None, folder, [progress, stops, *following], numbered=out is None)
     _show([*filter(None, [result.before]), result.record])
     console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
@@ -86,9 +99,10 @@ def run(
 @app.command(context_settings=OPEN_ENDED)
 @takes(TaskSettings, TrainSettings, PrivacySettings, EngineSettings)
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="methods, see `fedexperts methods`", show_default=False)],
+    methods: MethodNames,
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
+    track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -103,6 +117,7 @@ def compare(
     from fedexperts.report.page import write_page
     from fedexperts.report.progress import ProgressDisplay
     from fedexperts.task import Task
+    from fedexperts.trackers import trackers
 
     names, own = split_words(methods, registry())
     given = _values(config, values, own)
@@ -115,12 +130,13 @@ def compare(
         api.settings_for(name, {k: v for k, v in given.items() if k not in options - set(kind.Options.model_fields)})
         for name, kind in kinds.items()
     ]
-    task = Task.of(plans[0].part(TaskSettings))
+    task, following = Task.of(plans[0].part(TaskSettings)), trackers(track)
     for plan in plans:  # what cannot run says so before anything does
         specs_for(kinds[plan.method](plan.part(TrainSettings), plan.options), task)
     folder = out or api.claim(RUNS / f"compare-{plans[0].data}", numbered=True)[0]
     with _continues(f"the same command with --out {folder}") as stops, ProgressDisplay(console) as progress:
-        records = [api.run_or_resume(plan, folder / plan.method, task, [progress, stops]) for plan in plans]
+        watching = [progress, stops, *following]
+        records = [api.run_or_resume(plan, folder / plan.method, task, watching) for plan in plans]
     page = write_page(records, folder / "report.html")
     _show(records)
     console.print(f"runs: {folder}\npage: {page}")
@@ -130,7 +146,8 @@ def compare(
 @takes(EngineSettings)
 def reproduce(
     recipe: Annotated[
-        str | None, typer.Argument(help="a recipe, or a .toml file of your own", show_default=False)
+        str | None,
+        typer.Argument(help="a recipe, or a .toml file of your own", show_default=False, autocompletion=recipe_names),
     ] = None,
     only: Annotated[str | None, typer.Option(help="only these methods, with commas")] = None,
     case: Annotated[str, typer.Option(help="only cases with this in their name")] = "",
@@ -146,6 +163,7 @@ def reproduce(
         bool, typer.Option("--keep-models/--drop-models", help="a table needs no final models; t-SNE and gates do")
     ] = True,
     jobs: Annotated[int, typer.Option(min=1, help="runs side by side, each a process: for a GPU with room")] = 1,
+    track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -156,6 +174,7 @@ def reproduce(
     """
     from fedexperts import recipes
     from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.trackers import trackers
 
     if recipe is None:
         _list_recipes()
@@ -166,9 +185,10 @@ def reproduce(
     folder = out or RUNS / "reproduce" / (found.name.partition("/")[0] + reduction.suffix)
     places = {"data_dir": data_dir, "download": download}
     values |= {name: value for name, value in places.items() if value is not None}
+    following = trackers(track)
     cells = recipes.plan(found, folder, choice, reduction, values)
     with _continues("the same command") as stops, ProgressDisplay(console) as progress:
-        outcomes = recipes.reproduce(cells, progress, [stops], keep_models, jobs)
+        outcomes = recipes.reproduce(cells, progress, [stops], keep_models, jobs, following)
     results = folder / found.name.rpartition("/")[2]
     recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
     console.print(recipes.results_table(found, outcomes, reduction))
@@ -195,13 +215,24 @@ def _list_recipes() -> None:
 def resume(
     folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
     data_dir: Annotated[Path | None, typer.Option(help="folder with the data files, if it has moved")] = None,
+    track: Track = None,
 ) -> None:
-    """Continue an interrupted run; it ends in exactly the state that it would have had without the break."""
-    from fedexperts import api
-    from fedexperts.report.progress import ProgressDisplay
+    """Continue an interrupted run; it ends in exactly the state that it would have had without the break.
 
+    Example: fedexperts resume runs/fedmoe-digits-001
+    """
+    from fedexperts import api
+    from fedexperts.measure import SUMMARY
+    from fedexperts.report.progress import ProgressDisplay
+    from fedexperts.trackers import trackers
+
+    following = trackers(track)
+    if following and (folder / SUMMARY).exists():
+        raise SettingsError(
+            f"the run in {folder} is finished, and trackers follow a run while it trains; leave --track"
+        )
     with _continues() as stops, ProgressDisplay(console) as progress:
-        result = api.resume(folder, [progress, stops], data_dir)
+        result = api.resume(folder, [progress, stops, *following], data_dir)
     _show([*filter(None, [result.before]), result.record])
     console.print(f"run:  {folder}\npage: fedexperts report {folder}")
 
@@ -211,7 +242,10 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", show_default=False)],
     out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
 ) -> None:
-    """Write one page about one or several finished runs (or folders that `compare` made), and print their table."""
+    """Write one page about one or several finished runs (or folders that `compare` made), and print their table.
+
+    Example: fedexperts report demo/fedmoe demo/fedavg --out page.html
+    """
     from fedexperts.measure import Record
     from fedexperts.report.page import write_page
 
@@ -223,32 +257,42 @@ def report(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="show one method and its options")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="show one method and its options", autocompletion=method_names)
+    ] = None,
 ) -> None:
-    """List the methods, or show one."""
+    """List the methods, or show one.
+
+    Example: fedexperts methods fedmoe
+    """
     from rich.table import Table
 
-    from fedexperts.methods import Owner, method_class, registry
+    from fedexperts.catalogue import catalogue
 
+    known = catalogue()
     if name is not None:
-        kind = method_class(name)
-        console.print(
-            f"[bold]{kind.title}[/bold] ({kind.name})\n{kind.source}\n\n{inspect.getdoc(kind)}\n",
-            highlight=False,
-        )
-        for part, owner in kind.owners.items():
+        found = the_method(name, known)
+        console.print(f"[bold]{found.title}[/bold] ({name})\n{found.source}\n\n{found.about}\n", highlight=False)
+        for part, owner in found.owners.items():
             console.print(f"  {part:16} {owner}", highlight=False)
-        for option, field in kind.Options.model_fields.items():
-            default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-            shown = "" if default is None else f"  [default: {default}]"
-            flag = option.rstrip("_").replace("_", "-")
-            console.print(f"  --{flag:14} {field.description}{shown}", highlight=False, markup=False)
+        for option, said in found.options.items():
+            console.print(f"  --{option:14} {said}", highlight=False, markup=False)
         return
-    table = Table("method", "shared", "private", "between clients", "source", box=None)
-    for kind in registry().values():
-        owned = [", ".join(p for p, o in kind.owners.items() if o is owner) or "–" for owner in Owner]
-        table.add_row(kind.name, *owned, kind.source.partition(":")[0])
+    columns = {"shared": "shared", "private": "private", "peer": "between clients"}
+    table = Table("method", *columns.values(), "source", box=None)
+    for method, found in known.items():
+        owned = [", ".join(part for part, who in found.owners.items() if who == owner) or "–" for owner in columns]
+        table.add_row(method, *owned, found.source.partition(":")[0])
     console.print(table)
+
+
+@app.command()
+def show(method: MethodName) -> None:
+    """Explain one method: what it does, where it comes from, who owns which part, and its options.
+
+    Example: fedexperts show fedmoe
+    """
+    methods(method)
 
 
 @app.command(context_settings=OPEN_ENDED)
@@ -260,13 +304,13 @@ def data(
     *,
     values: dict[str, Any],
 ) -> None:
-    """List the data sets; with --data, show how one is split over the clients."""
+    """List the data sets; with --data, show how one is split over the clients.
+
+    Example: fedexperts data --data digits --clients 10 --classes-per-client 2 --out partition.html
+    """
     from rich.table import Table
 
     from fedexperts.data import known
-    from fedexperts.given import with_model
-    from fedexperts.report.page import write_label_page
-    from fedexperts.task import Task
 
     given = _values(config, values, no_more(context.args))
     if not given and out is None:
@@ -275,6 +319,10 @@ def data(
             table.add_row(name, info.title, str(info.classes), ", ".join([f"{info.stem}.npz", *info.files]))
         console.print(table)
         return
+    from fedexperts.given import with_model  # the list came without torch
+    from fedexperts.report.page import write_label_page
+    from fedexperts.task import Task
+
     settings = TaskSettings.check(with_model(given))
     task = Task.of(settings)
     title = f"{settings.data}, {settings.partition}, {settings.clients} clients"

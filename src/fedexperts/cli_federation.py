@@ -9,17 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
+from fedexperts.completion import method_names
 from fedexperts.errors import FederationError, SettingsError
 from fedexperts.terminal import OPEN_ENDED, console, no_more
 
 federation = typer.Typer(
     name="federation", help="Train over a network, each site with its own data.", no_args_is_help=True
 )
+Method = Annotated[str, typer.Option(help="a method, see `fedexperts methods`", autocompletion=method_names)]
 Folder = Annotated[Path, typer.Argument(help="the folder that `federation new` made", show_default=False)]
 
 
 def server(folder: Folder) -> None:
-    """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was."""
+    """Be the server of a federation: wait for sites and runs, until stopped. Started again, it goes on where it was.
+
+    Example: fedexperts server consortium
+    """
     with _extra():
         from fedexperts.federation.service import serve_runs
     _service()
@@ -90,7 +95,10 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
 
 
 def node(folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)]) -> None:
-    """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay."""
+    """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay.
+
+    Example: fedexperts node consortium/hospital-a
+    """
     with _extra():
         from fedexperts.federation.service import served
     _service()
@@ -107,7 +115,10 @@ def new_federation(
     ] = "localhost",
     port: Annotated[int, typer.Option(help="the server's port; those of the sites follow")] = 9440,
 ) -> None:
-    """Write certificates, keys and settings for a server and its sites, and a README with the commands."""
+    """Write certificates, keys and settings for a server and its sites, and a README with the commands.
+
+    Example: fedexperts federation new consortium --sites hospital-a,hospital-b,hospital-c
+    """
     with _extra():
         from fedexperts.federation.places import README, new
     new(folder, tuple(sites.split(",")), host, port)
@@ -118,13 +129,14 @@ def new_federation(
 def run_federation(
     context: typer.Context,
     folder: Folder,
-    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedavg",
+    method: Method = "fedavg",
     name: Annotated[str | None, typer.Option(help="the run's name (default: the method and a number)")] = None,
     wait: Annotated[bool, typer.Option(help="show its progress until it is over")] = True,
 ) -> None:
     """Hand a run to the server, on its machine. Takes the options of `fedexperts run` and the method's own.
 
     The same command with the same --name shows the progress of a run again.
+    Example: fedexperts federation run consortium --method fedper --data digits --rounds 20
     """
     with _extra():
         from fedexperts.federation.runs import queue
@@ -151,7 +163,10 @@ def _watch(folder: Path, run: Path) -> None:
 
 @federation.command()
 def status(folder: Folder) -> None:
-    """Show which sites are there, where the run stands, and who is late."""
+    """Show which sites are there, where the run stands, and who is late.
+
+    Example: fedexperts federation status consortium
+    """
     from rich.table import Table
 
     with _extra():
@@ -181,11 +196,14 @@ def status(folder: Folder) -> None:
 
 @federation.command()
 def demo(
-    method: Annotated[str, typer.Option(help="a method, see `fedexperts methods`")] = "fedmoe-da",
+    method: Method = "fedmoe-da",
     rounds: Annotated[int, typer.Option(min=1, help="communication rounds")] = 10,
     out: Annotated[Path | None, typer.Option(help="where (default: a new folder in runs/)")] = None,
 ) -> None:
-    """Start a server and three sites on this machine, train on the embedded digits, and stop them again."""
+    """Start a server and three sites on this machine, train on the embedded digits, and stop them again.
+
+    Example: fedexperts federation demo --rounds 5
+    """
     with _extra():
         from fedexperts.federation.demo import started
         from fedexperts.federation.runs import queue
@@ -240,7 +258,10 @@ def renew(
     folder: Folder,
     member: Annotated[str, typer.Option(help="a site, or 'server'")],
 ) -> None:
-    """Make a new certificate for a member, good for a year; the member takes it in when it is started again."""
+    """Make a new certificate for a member, good for a year; the member takes it in when it is started again.
+
+    Example: fedexperts federation renew consortium --member hospital-a
+    """
     with _extra():
         from fedexperts.federation.certificates import expires, issue
         from fedexperts.federation.places import AUTHORITY

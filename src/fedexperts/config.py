@@ -198,6 +198,9 @@ class EngineSettings(Frozen):
     )
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations of all clients")
     checkpoint_every: int = Field(10, ge=1, description="rounds between two checkpoints")
+    profile: bool = Field(
+        False, description="say where the time went, and write trace.json for https://ui.perfetto.dev"
+    )
 
 
 class Settings(TaskSettings, TrainSettings, PrivacySettings, EngineSettings):
@@ -237,6 +240,7 @@ class Settings(TaskSettings, TrainSettings, PrivacySettings, EngineSettings):
             "group_size",
             "store",
             "checkpoint_every",
+            "profile",
         }
         values = self.model_dump(mode="json", exclude=free)
         values["options"] |= {name: folder.name for name, folder in self.begins_with.items()}

@@ -1,7 +1,10 @@
 """Every error that a user can cause: what was wrong, where, and what would be right."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 class FedExpertsError(Exception):
@@ -48,3 +51,10 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """The nearest known word as half a sentence: "; did you mean 'fedavg'?", or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def the_method(name: str, known: Mapping[str, Found]) -> Found:
+    """What is known of the method of that name."""
+    if name not in known:
+        raise MethodError(f"unknown method '{name}'{suggestion(name, known) or ';'} known: {', '.join(known)}")
+    return known[name]

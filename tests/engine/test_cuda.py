@@ -1,5 +1,6 @@
 """What only a GPU can show; `pytest tests/engine/test_cuda.py tests/methods/test_conformance.py` there."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from support import assert_close, assert_same_bits, finished, make_task, make_te
 from torch import nn
 from torch.func import functional_call, vmap
 
-from fedexperts.engine import Simulation
+from fedexperts.engine import TRACE, Simulation
 from fedexperts.engine.choosing import ChoosingExecutor
 from fedexperts.engine.executors import CapturedExecutor, StackedExecutor
 from fedexperts.engine.graphs import Replay
@@ -225,3 +226,14 @@ def test_auto_takes_the_stack_for_small_models_and_the_captured_loop_for_large_o
     assert captured(simulation, "stacked") > 0
     assert captured(simulation, "captured") > 0
     assert_close(on_cpu(states(simulation)), states(finished("standalone", task, **values)))
+
+
+@pytest.mark.parametrize("executor", ["stacked", "captured", "loop"])
+def test_a_profile_knows_the_device_from_the_host(tmp_path: Path, executor: str) -> None:
+    values = {"device": "cuda", "executor": executor, "precision": "float32", "rounds": 4}
+    profiled = finished("fedmoe", TASK, **values, profile=True, folder=tmp_path / "state")
+    assert profiled.profile is not None
+    host, device = (sum(found.values()) for found in (profiled.profile.spent.host, profiled.profile.spent.device))
+    assert 0 < device < 1.1 * host  # the device has nothing to do that the host does not wait for
+    assert '"cat": "kernel"' in (tmp_path / TRACE).read_text()
+    assert_same_bits(states(profiled), states(finished("fedmoe", TASK, **values)))

@@ -13,7 +13,7 @@ from fedexperts.config import PrivacySettings, Settings
 from fedexperts.engine import Observer
 from fedexperts.engine.privacy import clipped, protected
 from fedexperts.errors import PrivacyError, SettingsError
-from fedexperts.measure import spent
+from fedexperts.measure import privacy_of
 from fedexperts.measure.privacy import epsilon
 from fedexperts.methods import Channel, Message, method_class, registry
 
@@ -140,7 +140,7 @@ def test_epsilon_is_the_accountants() -> None:
 
 def test_epsilon_is_of_the_client_that_is_asked_most_often() -> None:
     simulation = make_simulation("fedavg", TASK, rounds=7, participation=0.4, clip=0.1, noise=5.0)
-    found = spent(simulation)
+    found = privacy_of(simulation)
     times = [sum(client in simulation.sample(number) for number in range(1, 8)) for client in range(3)]
     assert found is not None
     assert min(times) < found.rounds == max(times) < 7
@@ -149,12 +149,12 @@ def test_epsilon_is_of_the_client_that_is_asked_most_often() -> None:
 
 
 def test_what_has_no_bound_or_nothing_to_bound_says_so() -> None:
-    cut = spent(make_simulation("fedavg", TASK, clip=0.1))
+    cut = privacy_of(make_simulation("fedavg", TASK, clip=0.1))
     assert cut is not None
     assert cut.epsilon is None
     assert "∞" in cut.notes("FedAvg")[0]
-    assert spent(make_simulation("fedavg", TASK)) is None
-    assert spent(make_simulation("standalone", TASK, clip=0.1, noise=1.0)) is None
+    assert privacy_of(make_simulation("fedavg", TASK)) is None
+    assert privacy_of(make_simulation("standalone", TASK, clip=0.1, noise=1.0)) is None
 
 
 def test_noise_without_a_clip_is_refused() -> None:

@@ -1,13 +1,15 @@
-"""`fedexperts` for a process that dies, or lingers, at a chosen point: python mortal.py POINT FLAG WORDS…
+"""`fedexperts` for a process that dies, lingers, or has a full disk at a chosen point: python mortal.py POINT FLAG …
 
 It does so once, if the file FLAG is there: that goes away first, so that the next life gets by.
 """
 
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,19 @@ POINTS: dict[str, tuple[Any, str]] = {
     "taking": (Inspector, "_values"),  # the server, with some replies in
     "complete": (coordinator, "write_manifest"),  # the server, with a round done but not saved
     "slow": (Fit, "step"),
+    "full": (Vault, "keep"),  # nothing of any size can be written
 }
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """The system lets nobody write more than a few bytes into a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def dies(point: str, flag: Path, times: int) -> Callable[..., Any]:
@@ -40,6 +54,9 @@ def dies(point: str, flag: Path, times: int) -> Callable[..., Any]:
             flag.unlink()
             if point == "slow":
                 time.sleep(12)
+            elif point == "full":
+                with no_room():
+                    return original(*args, **kwargs)
             else:
                 os.kill(os.getpid(), signal.SIGKILL)
         return original(*args, **kwargs)

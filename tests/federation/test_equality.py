@@ -11,7 +11,7 @@ from support import assert_close, make_simulation, make_task, states
 
 from fedexperts.errors import FedExpertsError, UnreachableError
 from fedexperts.federation.envelope import Shelf
-from fedexperts.measure import Fetches, History, spent
+from fedexperts.measure import Fetches, History, privacy_of
 from fedexperts.methods import Message, registry
 from fedexperts.task import Task
 
@@ -53,7 +53,7 @@ def test_with_noise_of_the_same_streams_too(name: str, tmp_path: Path) -> None:
     simulation = make_simulation(name, TASK, **values)
     simulation.run()
     assert_close(there.states(federation), states(simulation))
-    assert spent(federation) == spent(simulation) is not None
+    assert privacy_of(federation) == privacy_of(simulation) is not None
 
 
 def test_a_site_draws_its_noise_where_no_server_can_follow(tmp_path: Path) -> None:

@@ -103,6 +103,11 @@ class Consortium:
         return api.execute(Record.load(run).settings).record
 
 
+def absences(run: Path) -> list[dict[str, str]]:
+    with open(run / "absences.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 SHORT = {"rounds": 4, "epochs": 1, "batch_size": 16, "lr": 0.1, "experts": 2, "asked": 1, "start": "own"}
 
 
@@ -143,12 +148,25 @@ def test_who_dies_while_it_serves_or_is_slow_is_done_without_and_takes_part_agai
         run = town.run("fedmoe-da", **SHORT | {"rounds": 12})
         town.finished(run)
     assert town.deaths == ["a"]
-    with open(run / "absences.csv", newline="", encoding="utf-8") as file:
-        missing = list(csv.DictReader(file))
+    missing = absences(run)
     assert {row["site"] for row in missing} >= {"b"}
     assert all("no answer within 6 s" in row["why"] or "old one" in row["why"] for row in missing), missing
     last = [row for row in read_history(run / HISTORY) if row["round"] == 12]
     assert [row["client"] for row in last if row["train_loss"] is not None] == [0, 1, 2]
+
+
+def test_a_site_whose_disk_is_full_says_so_and_is_done_without(tmp_path: Path) -> None:
+    town = Consortium(tmp_path / "town", ("a", "b", "c"), deadline=100, minimum=2)
+    town.will_die("b", "full", after=2)  # rounds 1 and 2 are kept
+    with town.alive():
+        run = town.run("fedmoe", **{"rounds": 4, "batch_size": 16, "evaluate_every": 4})
+        town.finished(run)
+    assert not town.deaths
+    [missing] = absences(run)
+    assert (missing["round"], missing["site"], missing["task"]) == ("3", "b", "train")
+    assert "File too large" in missing["why"]
+    trained = [(row["round"], row["client"]) for row in read_history(run / HISTORY) if row["train_loss"] is not None]
+    assert trained == [(number, k) for number in (1, 2, 3, 4) for k in (0, 1, 2) if (number, k) != (3, 1)]
 
 
 def test_chaos(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def test_an_unknown_method_suggests_the_nearest() -> None:
         method_class("fedavgg")
 
 
-def test_a_new_file_is_a_new_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli) -> None:  # type: ignore[no-untyped-def]
+def test_a_new_file_is_a_new_method(tmp_path: Path, cli) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "fed_head.py").write_text(NEW_METHOD)
-    monkeypatch.setattr(fedexperts.methods, "__path__", [*fedexperts.methods.__path__, str(tmp_path)])
+    fedexperts.methods.__path__.append(str(tmp_path))
     registry.cache_clear()
     try:
         assert "fed-head" in registry()
@@ -66,4 +66,5 @@ def test_a_new_file_is_a_new_method(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         simulation = finished("fed-head", make_task(), rounds=1)
         assert set(simulation.server) == {"head.weight", "head.bias"}
     finally:
+        fedexperts.methods.__path__.remove(str(tmp_path))
         registry.cache_clear()

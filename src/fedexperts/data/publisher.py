@@ -7,7 +7,6 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from scipy.io import loadmat
 
 from fedexperts.data import cifar, pictures
 from fedexperts.data.parts import Array, Found, Part, reading
@@ -65,6 +64,8 @@ def _idx(path: Path, dimensions: int) -> Array:
 
 
 def _read_svhn(files: Files, info: SetInfo) -> Found:
+    from scipy.io import loadmat  # here, because it takes a while to import and no other set needs it
+
     parts = []
     for path in files.values():
         with reading(path, "a MATLAB file with X and y"):

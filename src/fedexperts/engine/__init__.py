@@ -5,9 +5,10 @@ from fedexperts.engine.client_model import ClientModel
 from fedexperts.engine.cohort import Cohort, Job, Query
 from fedexperts.engine.joining import Joining
 from fedexperts.engine.observer import Evaluation, Observer
+from fedexperts.engine.phases import TRACE, Spent
 from fedexperts.engine.rounds import Simulation, specs_for
 
 __all__ = [
-    "ClientModel", "Cohort", "DeviceData", "Evaluation", "Job", "Joining", "Observer", "Query", "Simulation",
-    "scaled", "specs_for",
+    "TRACE", "ClientModel", "Cohort", "DeviceData", "Evaluation", "Job", "Joining", "Observer", "Query", "Simulation",
+    "Spent", "scaled", "specs_for",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedexperts.data import ClientData, Dataset
+from fedexperts.engine.phases import phase
 from fedexperts.randomness import stream
 
 
@@ -101,6 +102,7 @@ class BatchPlan:
         ready = self._ready.pop((client, round_number, stage, portion), None)
         return self._make(client, round_number, stage, portion) if ready is None else ready
 
+    @phase("data")
     def prepare(self, clients: Sequence[int], round_number: int) -> None:
         """Make the plan of a round to come."""
         self._ready = {

@@ -20,6 +20,7 @@ from fedexperts.engine.executors import pick_device
 from fedexperts.engine.fleet import Fleet
 from fedexperts.engine.member import Member
 from fedexperts.engine.observer import Observer
+from fedexperts.engine.phases import phase
 from fedexperts.engine.privacy import check_covered, protected
 from fedexperts.engine.store import Store
 from fedexperts.errors import DivergedError, MethodError
@@ -94,7 +95,8 @@ class Clients(Member, ABC):
         replies: list[Reply] = []
         for cohorts in self.fleet.waves(clients):
             jobs = [self._job(cohort, now) for cohort in cohorts]
-            self.executor.train(jobs)
+            with phase("training"):
+                self.executor.train(jobs)
             for job in jobs:
                 self.fleet.changed(job.cohort)
                 replies += self._replies(job, now)
@@ -109,6 +111,7 @@ class Clients(Member, ABC):
         replies = self._replies(self._job(cohort, now), now)
         return replies[0].message if replies else Message()
 
+    @phase("aggregation")
     def _job(self, cohort: Cohort, now: Round) -> Job:
         """Every client of the cohort receives, and what it will train on is laid out."""
         messages = [self.send(client.id, now) for client in cohort.clients]
@@ -128,11 +131,13 @@ class Clients(Member, ABC):
                     f"method '{self.method.name}': {client.called} neither keeps nor receives {', '.join(missing)}"
                 )
 
+    @phase("data")
     def _lesson(self, cohort: Cohort, stage: Stage, number: int, now: int) -> Lesson:
         portion = Portion(stage.epochs, stage.share, stage.samples)
         orders = [self.batches.take(client.id, now, number, portion) for client in cohort.clients]
         return Lesson(stage, self.to_device(padded(orders)), tuple(len(order) for order in orders))
 
+    @phase("aggregation")
     def _replies(self, job: Job, now: Round) -> list[Reply]:
         """Let every client of the cohort finish, and reply."""
         cohort = job.cohort
@@ -158,6 +163,7 @@ class Clients(Member, ABC):
                 replies.append(Reply(after.client.id, message))
         return replies
 
+    @phase("training")
     def _collect(self, job: Job, now: Round) -> list[ByClass]:
         """What the method collects of every client's training data, class by class."""
         own = [self.data_at(now.number)[client.id].train for client in job.cohort.clients]
@@ -170,6 +176,7 @@ class Clients(Member, ABC):
         means = torch.einsum("nsc,nsw->ncw", belongs, rows) / counts.clamp(min=1)[..., None]
         return [ByClass(*pair) for pair in zip(counts, means, strict=True)]
 
+    @phase("waiting")
     def losses(self, jobs: Sequence[Job], now: Round) -> dict[int, float]:
         """The clients' mean losses in their last stage; an error where one is not a number any more."""
         found: dict[int, float] = {}

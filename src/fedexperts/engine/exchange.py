@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedexperts.engine.executors import numerics
+from fedexperts.engine.phases import phase
 from fedexperts.methods import Channel, Round, State, Trained, Want
 from fedexperts.randomness import stream
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from fedexperts.engine.clients import Clients
 
 
+@phase("aggregation")
 def exchange(clients: "Clients", received: Mapping[int, State], now: Round) -> None:
     """Everybody adopts from the peers' tensors as they were after training: nobody changes before all have fetched.
 

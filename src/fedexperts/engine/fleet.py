@@ -9,6 +9,7 @@ from torch import Tensor
 from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort
 from fedexperts.engine.member import model_of
+from fedexperts.engine.phases import phase
 from fedexperts.engine.program import Program
 from fedexperts.engine.store import Store
 from fedexperts.errors import MethodError, SavedStateError
@@ -74,6 +75,7 @@ class Fleet:
         """These clients have trained: they must not be lost."""
         self._changed |= {group for group, resident in self._resident.items() if resident is cohort}
 
+    @phase("saving")
     def flush(self) -> None:
         """Bring what has changed on the device back to the store."""
         for group in self._changed:
@@ -137,6 +139,7 @@ class Fleet:
     def program(self, client: int) -> Program:
         return self._programs[self._group_of[client][0]]
 
+    @phase("data")
     def _bring(self, group: Group, ids: list[int]) -> Cohort:
         resident = self._resident.get(group)
         if resident is not None and [spec.id for spec in resident.clients] == ids:

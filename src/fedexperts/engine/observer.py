@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedexperts.engine.cohort import Job
@@ -42,6 +43,12 @@ class Observer:
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         """A round is over; `losses` are the sampled clients' mean training losses."""
+
+    def completed(self, folder: Path | None) -> None:
+        """All rounds are done, and what the run leaves is in its folder, if it has one."""
+
+    def stopped(self, reason: BaseException) -> None:
+        """The run ends here, before its last round: interrupted, or diverged."""
 
     def save(self) -> dict[str, Any]:
         """What a checkpoint must hold for this observer, as JSON."""

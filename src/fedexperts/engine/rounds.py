@@ -3,6 +3,7 @@
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
 from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.observer import Observer
+from fedexperts.engine.phases import TRACE, Profile, phase
 from fedexperts.engine.server import Server
 from fedexperts.engine.store import write_manifest
 from fedexperts.engine.usable import Usable
@@ -47,6 +49,7 @@ class Simulation(Server, Usable):
         self.folder = folder
         self.server = self.on_device(self.start)
         self.seconds = 0.0  # of all processes that worked on this run
+        self.profile: Profile | None = None
 
     # --- rounds
 
@@ -54,13 +57,23 @@ class Simulation(Server, Usable):
         """All rounds that are left, with evaluations and checkpoints where they are due."""
         for observer in self.observers:
             observer.started(self)
+        left = self.settings.rounds - self.round
+        if self.settings.profile and left:
+            self.profile = Profile(self.device, left, self.folder.parent / TRACE if self.folder else None)
         try:
-            while self.round < self.settings.rounds:
-                start = time.perf_counter()
-                self.step()
-                self.seconds += time.perf_counter() - start
-                if self._due(self.settings.checkpoint_every):
-                    self.checkpoint()
+            with self.profile or nullcontext():
+                while self.round < self.settings.rounds:
+                    start = time.perf_counter()
+                    self.step()
+                    self.seconds += time.perf_counter() - start
+                    if self._due(self.settings.checkpoint_every):
+                        self.checkpoint()
+                    if self.profile is not None:
+                        self.profile.ended()
+        except BaseException as reason:
+            for observer in self.observers:
+                observer.stopped(reason)
+            raise
         finally:
             self.executor.close()
 
@@ -114,6 +127,7 @@ class Simulation(Server, Usable):
                 )
             self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})
 
+    @phase("saving")
     def checkpoint(self) -> None:
         """Save everything that the next round needs; the last good checkpoint stays until this one is complete."""
         if self.folder is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedexperts.config import Settings
 from fedexperts.engine.member import Member
+from fedexperts.engine.phases import phase
 from fedexperts.engine.store import read_manifest, read_tensors, write_tensors
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import Channel, Message, Reply, Round, State
@@ -39,6 +40,7 @@ class Server(Member):
         """The same for any client, even one that is new."""
         return self.method.send(self.server, client.public, self.now(self.round + 1))
 
+    @phase("aggregation")
     def combine(self, replies: Sequence[Reply], now: Round) -> None:
         """Take in what came; the round is then complete at the server."""
         self.server = self.method.combine(self.server, sorted(replies, key=lambda reply: reply.client), now)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedexperts.engine.clients import Clients, padded
 from fedexperts.engine.cohort import Cohort, Query, Received
 from fedexperts.engine.observer import Evaluation
+from fedexperts.engine.phases import phase
 from fedexperts.errors import DivergedError
 from fedexperts.methods import Message, Model, State, part_of
 
@@ -32,6 +33,7 @@ class Usable(Clients):
         """Every client's model, as it would be used now, on the client's own validation and test data."""
         return self.scores(self.predict_held_out())
 
+    @phase("evaluation")
     def predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         answers: list[tuple[Cohort, Tensor]] = []
         for cohorts in self.fleet.waves(self.everybody):
@@ -39,11 +41,14 @@ class Usable(Clients):
             answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
         return answers
 
+    @phase("evaluation")
     def scores(self, answers: list[tuple[Cohort, Tensor]]) -> list[Evaluation]:
+        with phase("waiting"):
+            there = [(cohort, stacked.cpu().numpy()) for cohort, stacked in answers]
         results = [
             self._score(client.id, predicted)
-            for cohort, stacked in answers
-            for client, predicted in zip(cohort.clients, stacked.cpu().numpy(), strict=True)
+            for cohort, stacked in there
+            for client, predicted in zip(cohort.clients, stacked, strict=True)
         ]
         return sorted(results, key=lambda result: result.client)
 

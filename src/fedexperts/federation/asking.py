@@ -84,7 +84,7 @@ class Asking:
 
     def absent(self, client: int, task: Task, now: Round, why: str) -> None:
         log.warning("round %d, %s: without %s: %s", now.number, task, self.sites[client], why)
-        self.absences.absent(now.number, client, self.sites[client], str(task), why)
+        self.absences.note(now.number, client, self.sites[client], str(task), why)
 
     def _named(self, clients: Iterable[int]) -> list[str]:
         return [self.sites[client] for client in clients]

@@ -27,7 +27,7 @@ from fedexperts.federation.site import SPOOL, Site
 from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
 from fedexperts.given import with_model
-from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, spent, write_labels
+from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, privacy_of, write_labels
 from fedexperts.task import Task
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     note(run=folder.name, method=settings.method, rounds=settings.rounds, round=0, waiting=list(sites))
     profiles = introductions(carrier, sites, folder / STATE / "sites.json", rules.deadline)
     coordinator = Coordinator(folder.name, settings, sites, profiles, carrier, folder, rules, note)
-    method, privacy = coordinator.method, spent(coordinator)
+    method, privacy = coordinator.method, privacy_of(coordinator)
     title = method.title or method.name
     coordinator.run()
     classes = [str(number) for number in range(profiles[0].classes)]

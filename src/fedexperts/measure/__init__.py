@@ -6,7 +6,7 @@ from fedexperts.measure.figures import MEANING, Curve, Figure, Kind, best_round,
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.measure.history import COLUMNS, History, Row, read_history
 from fedexperts.measure.ledger import Ledger, Traffic
-from fedexperts.measure.privacy import Spent, spent
+from fedexperts.measure.privacy import Privacy, privacy_of
 from fedexperts.measure.record import (
     HISTORY,
     LABELS,
@@ -21,8 +21,8 @@ from fedexperts.measure.record import (
 
 __all__ = [
     "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
-    "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Record", "Row", "Spent",
+    "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Privacy", "Record", "Row",
     "Traffic",
-    "best_round", "common_target", "cost_until", "curve", "read_history", "read_labels", "spent", "task_of", "totals",
-    "write_labels",
+    "best_round", "common_target", "cost_until", "curve", "privacy_of", "read_history", "read_labels", "task_of",
+    "totals", "write_labels",
 ]  # fmt: skip

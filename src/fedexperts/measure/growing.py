@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from fedexperts.engine.phases import phase
 from fedexperts.errors import SavedStateError
 
 
@@ -15,6 +16,7 @@ class GrowingTable:
         self.path = path
         self.columns = columns
 
+    @phase("saving")
     def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Write rows at the end; the first call makes the file."""
         with open(self.path, "a", newline="", encoding="utf-8") as file:

@@ -16,7 +16,7 @@ from fedexperts.methods import Owner
 
 
 @dataclass(frozen=True)
-class Spent:
+class Privacy:
     """What a run comes to for the client that is asked most often."""
 
     epsilon: float | None  # None: there is no noise, so no bound
@@ -38,15 +38,15 @@ class Spent:
         ]
 
 
-def spent(server: Server) -> Spent | None:
+def privacy_of(server: Server) -> Privacy | None:
     """What all rounds of a run come to; nothing where no noise was asked for, or nothing leaves a client."""
-    privacy: PrivacySettings = server.settings.part(PrivacySettings)
-    if privacy.clip is None or not server.method.owned(Owner.SHARED):
+    asked: PrivacySettings = server.settings.part(PrivacySettings)
+    if asked.clip is None or not server.method.owned(Owner.SHARED):
         return None
-    asked = Counter(client for number in range(server.settings.rounds) for client in server.sample(number + 1))
-    rounds = max(asked.values())
-    bound = epsilon(privacy.noise, rounds, privacy.delta) if privacy.noise else None
-    return Spent(bound, privacy.delta, privacy.clip, privacy.noise, rounds)
+    times = Counter(client for number in range(server.settings.rounds) for client in server.sample(number + 1))
+    rounds = max(times.values())
+    bound = epsilon(asked.noise, rounds, asked.delta) if asked.noise else None
+    return Privacy(bound, asked.delta, asked.clip, asked.noise, rounds)
 
 
 def epsilon(noise: float, rounds: int, delta: float) -> float:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedexperts.config import Settings, TaskSettings
+from fedexperts.engine import Spent
 from fedexperts.errors import SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
-from fedexperts.measure.privacy import Spent
+from fedexperts.measure.privacy import Privacy
 
 SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
     "settings.toml",
@@ -39,7 +40,8 @@ class Record:
     notes: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    privacy: Spent | None = None  # if changes were clipped
+    privacy: Privacy | None = None  # if changes were clipped
+    spent: Spent | None = None  # where the time went, of a run with --profile: in its last process
     fingerprint: int | None = None  # tells these data, split as they were, from others
     folder: Path | None = None  # where it lies, with what analyses have found
 
@@ -67,6 +69,7 @@ class Record:
             "environment": self.environment,
             "seconds": self.seconds,
             "data": self.fingerprint,
+            **({"spent": asdict(self.spent)} if self.spent else {}),
         }
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False))
 
@@ -90,7 +93,8 @@ class Record:
                 notes=summary["notes"],
                 environment=summary["environment"],
                 seconds=summary["seconds"],
-                privacy=Spent(**summary["privacy"]) if summary.get("privacy") else None,
+                privacy=Privacy(**summary["privacy"]) if summary.get("privacy") else None,
+                spent=Spent(**summary["spent"]) if "spent" in summary else None,
                 fingerprint=summary.get("data"),
                 folder=folder,
             )

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from fedexperts.config import Frozen
-from fedexperts.errors import MethodError, suggestion
+from fedexperts.errors import MethodError, the_method
 from fedexperts.methods.base import (
     NOTHING,
     Batch,
@@ -44,10 +44,7 @@ def registry() -> dict[str, type[Method]]:
 
 
 def method_class(name: str) -> type[Method]:
-    known = registry()
-    if name not in known:
-        raise MethodError(f"unknown method '{name}'{suggestion(name, known) or ';'} known: {', '.join(known)}")
-    return known[name]
+    return the_method(name, registry())
 
 
 __all__ = [

@@ -19,6 +19,7 @@ from fedexperts.recipes.plan import Cell
 from fedexperts.report.progress import ProgressDisplay
 from fedexperts.report.table import percent
 from fedexperts.task import Task
+from fedexperts.trackers import Tracker
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ def reproduce(
     observers: Sequence[Observer] = (),
     keep_models: bool = True,
     jobs: int = 1,
+    trackers: Sequence[Tracker] = (),
 ) -> list[Outcome]:
     """All wanted runs, and those of the others that are there already. What cannot run says so before anything does.
 
-    With `jobs`, so many run side by side in processes of their own: one run seldom fills a large GPU.
+    With `jobs`, so many run side by side in processes of their own: one run seldom fills a large GPU. Of all
+    observers only trackers go there.
     """
     outcomes = {cell: found for cell in cells if (found := look(cell)) is not None}
     done, missing = sum(cell.wanted for cell in outcomes), _missing(cells, outcomes)
@@ -53,7 +56,8 @@ def reproduce(
         _check(cell, outcomes)
     display.many(done, total=done + len(missing))
     aside = jobs > 1 and len(missing) > 1
-    for outcome in _side_by_side(missing, jobs) if aside else _one_by_one(missing, [display, *observers], display):
+    alone = [display, *observers, *trackers]
+    for outcome in _side_by_side(missing, jobs, trackers) if aside else _one_by_one(missing, alone, display):
         outcomes[outcome.cell] = outcome
         display.finished(str(outcome))
         if not keep_models:
@@ -99,7 +103,7 @@ def _one_by_one(missing: Sequence[Cell], observers: Sequence[Observer], display:
         yield _run(cell, observers)
 
 
-def _side_by_side(missing: Sequence[Cell], jobs: int) -> Iterator[Outcome]:
+def _side_by_side(missing: Sequence[Cell], jobs: int, trackers: Sequence[Tracker]) -> Iterator[Outcome]:
     """Each as soon as those that it begins with are there."""
     waiting, running = dict.fromkeys(missing), dict[Future[Outcome], Cell]()
     # Not forked: a process that has used CUDA, or threads, must not be.
@@ -108,7 +112,7 @@ def _side_by_side(missing: Sequence[Cell], jobs: int) -> Iterator[Outcome]:
             unfinished = {*waiting, *running.values()}
             for cell in [cell for cell in waiting if unfinished.isdisjoint(cell.needs)]:
                 del waiting[cell]
-                running[pool.submit(_run, cell, ())] = cell
+                running[pool.submit(_run, cell, trackers)] = cell
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 yield replace(done.result(), cell=running.pop(done))
 

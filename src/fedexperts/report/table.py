@@ -1,6 +1,7 @@
 """The comparison of runs as a table, for the terminal and for the page."""
 
 from collections.abc import Sequence
+from itertools import chain
 from statistics import mean, stdev
 
 from rich import box
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedexperts.analyses import Point, Sweep
+from fedexperts.engine import TRACE
 from fedexperts.measure import MEANING, Record, common_target, cost_until
 from fedexperts.methods import Channel
 from fedexperts.report.runs import Run, line_up, ranked, sweep_looks
@@ -53,6 +55,27 @@ def cost_table(records: Sequence[Record], target: float | None = None) -> Table:
             continue
         sent = cost.bytes / PREFIXES[byte], cost.bytes / run.record.settings.clients / 1e6
         table.add_row(Text(run.name), str(cost.round), *map(short, sent), short(cost.flops / PREFIXES[flop]))
+    return table
+
+
+def spent_table(record: Record) -> Table | None:
+    """Where the time of a run went, if that was asked for."""
+    if (spent := record.spent) is None:
+        return None
+    columns = {"host": spent.host, "device": spent.device} if spent.device else {"": spent.host}
+    headers = [f"{where} {unit}".strip() for where in columns for unit in ("s", "%")]
+    table = _plain(f"{record.title}, {spent.rounds} rounds", *headers)
+    for name in spent.host:
+        cells = ((short(found[name]), f"{100 * found[name] / sum(found.values()):.1f}") for found in columns.values())
+        table.add_row(name, *chain(*cells))
+    table.add_row("all", *chain(*((short(sum(found.values())), "100") for found in columns.values())))
+    said = ["", "data = batches, clients brought in", "saving = clients put away, checkpoints, history"]
+    if spent.device:
+        said += ["host = until work was queued, or read", "device = until it was done"]
+    if record.folder is not None:
+        said.append(f"{TRACE} in its folder is for https://ui.perfetto.dev")
+    table.caption, table.caption_justify = Text("\n".join(said)), "left"
+    table.min_width = max(map(len, said))
     return table
 
 
