@@ -225,7 +225,10 @@ def add_site(
     site: Annotated[str, typer.Option(help="the new site's name")],
     host: Annotated[str | None, typer.Option(help="its machine's name or address (default: the server's)")] = None,
 ) -> None:
-    """Add a site between two runs: its certificate, its folder, and its name on everybody's list."""
+    """Add a site between two runs: its certificate, its folder, and its name on everybody's list.
+
+    Example: fedexperts federation add consortium --site hospital-d
+    """
     with _extra():
         from fedexperts.federation.members import admit
     elsewhere = admit(folder, site, host)
@@ -238,7 +241,10 @@ def remove_site(
     folder: Folder,
     site: Annotated[str, typer.Option(help="the site that leaves")],
 ) -> None:
-    """Take a site off everybody's list between two runs; its certificate is of no use then. Its folder stays."""
+    """Take a site off everybody's list between two runs; its certificate is of no use then. Its folder stays.
+
+    Example: fedexperts federation remove consortium --site hospital-d
+    """
     with _extra():
         from fedexperts.federation.members import dismiss
     elsewhere = dismiss(folder, site)

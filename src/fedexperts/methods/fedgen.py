@@ -49,7 +49,7 @@ class FedGen(Method):
     class Options(Frozen):
         weight: float = Field(1.0, ge=0, description="weight α of the generated features in a client's loss")
         generated: int = Field(256, ge=1, description="features that the server sends in a round")
-        noise: int = Field(32, ge=1, description="width of the generator's noise ε")
+        latent: int = Field(32, ge=1, description="width of the generator's noise ε")
         hidden: int = Field(256, ge=1, description="width of the generator's hidden layer")
         generator_steps: int = Field(50, ge=1, description="steps of the generator in a round")
         generator_batch: int = Field(32, ge=2, description="features in a step of the generator")
@@ -119,12 +119,12 @@ class FedGen(Method):
         counts = torch.stack([reply.message.tensors[_COUNTS] for reply in replies]).sum(0).cpu().numpy()
         size = options.generator_steps * options.generator_batch + options.generated
         classes = rng.choice(len(counts), size, p=counts / counts.sum())
-        noise = rng.standard_normal((size, options.noise))
+        noise = rng.standard_normal((size, options.latent))
         return torch.from_numpy(noise).to(like), torch.from_numpy(classes).to(like.device)
 
     def _generator(self, head: Tensor) -> Generator:
         """For a head with these weights, classes × features."""
-        return Generator(self.options.noise, self.options.hidden, *head.shape)
+        return Generator(self.options.latent, self.options.hidden, *head.shape)
 
 
 def sameness(noise: Tensor, features: Tensor) -> Tensor:
