@@ -36,6 +36,7 @@ def difference_bars(difference: Difference, groups: Sequence[tuple[str, str, np.
                 x=places,
                 y=difference.points[order][places],
                 customdata=order[places],
+                meta=["client"],
                 marker={"color": colour, "line": {"width": 0}},
                 hovertemplate="client %{customdata}: %{y:+.2f}<extra></extra>",
             )
@@ -218,6 +219,7 @@ def _dots(table: SampleTable, mine: np.ndarray, marker: dict[str, Any], **values
         x=table.values[mine, 0],
         y=table.values[mine, 1],
         customdata=np.stack([table.clients[mine], table.classes[mine]], axis=1),
+        meta=["client", "class"],
         mode="markers",
         marker=marker | {"line": {"width": 0}},
         hovertemplate="client %{customdata[0]}, class %{customdata[1]}<extra></extra>",

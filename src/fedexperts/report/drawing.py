@@ -13,6 +13,7 @@ from fedexperts.report.runs import Run
 GRID = "rgba(128,128,128,0.25)"
 LINE = "rgba(128,128,128,0.7)"
 FEW_CLIENTS = 30  # up to here each client has its own place in a figure
+PANEL, CELL = 290, 32  # pixels that one of several needs: on a phone such a figure is moved sideways
 CELLS_WITH_NUMBERS = 400  # more cells than this cannot be read as text
 
 
@@ -27,6 +28,7 @@ def canvas(x: str, y: str, hovermode: str = "closest") -> go.Figure:
 def panels(x: Sequence[str], **values: Any) -> go.Figure:
     """An empty figure with several pairs of axes side by side."""
     figure = _styled(make_subplots(1, len(x), **values), "closest")
+    figure.update_layout(meta={"least": PANEL * len(x)})
     for number, title in enumerate(x, start=1):
         figure.update_xaxes(title={"text": title}, col=number)
     return figure
@@ -90,6 +92,8 @@ def heat_map(
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False, **whole_ticks(rows))
     figure.update_layout(height=160 + min(max(24 * rows, 200), 900))
+    if readable:
+        figure.update_layout(meta={"least": 130 + CELL * len(columns)})
     return figure
 
 

@@ -106,6 +106,7 @@ def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
                 y=np.where(y > 0, y, np.nan) if wide else y,
                 mode="lines+markers" if len(y) <= FEW_ROUNDS else "lines",
                 line={"color": line.run.colour, "dash": dash, "width": 2},
+                marker={"color": line.run.colour, "symbol": line.run.symbol},
                 hovertemplate="round %{x}: %{y:.3g} MB",
             )
             figure.add_trace(shown, row=1, col=panel)
@@ -143,6 +144,7 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
                 x=np.arange(len(values)),
                 y=values[clients],
                 customdata=[names[k] for k in clients] if names else clients,
+                meta=["client"],
                 mode="markers",
                 marker={"size": 6 if in_order else 10, "symbol": run.symbol},
                 hovertemplate="client %{customdata}: %{y:" + ("+" if compared else "") + ".2f}",

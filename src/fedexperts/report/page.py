@@ -1,178 +1,126 @@
 """The page about runs: one HTML file that needs nothing else and opens with a double click."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
-from plotly.offline import get_plotlyjs
 
-from fedexperts.config import Settings
 from fedexperts.files import write_atomically
 from fedexperts.measure import SETTINGS, Record
+from fedexperts.report import chapters
+from fedexperts.report.facts import facts, title
 from fedexperts.report.figures import label_picture
-from fedexperts.report.runs import Run, line_up
+from fedexperts.report.latex import latex_table
+from fedexperts.report.picker import picker
+from fedexperts.report.pieces import Pieces, definitions, fold, lines, table
+from fedexperts.report.runs import Run, line_up, ranked
 from fedexperts.report.section import Section
-from fedexperts.report.sections import READ_LABELS, of_runs
-from fedexperts.report.table import columns, explanation, notes
-from fedexperts.report.template import PAGE
+from fedexperts.report.sections import READ_LABELS
+from fedexperts.report.table import columns, explanation, gain_columns, notes, table_csv
+from fedexperts.report.template import fill
 from fedexperts.report.verdict import verdict
+
+FEW_NOTES = 4
 
 
 def write_page(records: Sequence[Record], path: Path) -> Path:
     """Write the page about the runs to a file, or as `report.html` into a folder that exists."""
+    return _write(path, "report.html", page_of(records))
+
+
+def page_of(records: Sequence[Record], progress: Iterable[str] = ()) -> Pieces:
+    """The page about the runs; above all the progress of those that are not finished."""
     runs = line_up(records)
-    title = _title(runs)
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="verdict">{escape(verdict(runs)).replace(" %", "&nbsp;%")}</p>',
-        _definitions(_facts([run.record.settings for run in runs])),
-        "<h2>Comparison</h2>",
-        _table(runs),
-        _lines([*explanation(runs), *notes(records)]),
-        *_sections(of_runs(records)),
-        "<h2>Settings</h2>",
-        "<p>Each run can be repeated from its settings: save them as a file and give it to the command.</p>",
-        *map(_settings, runs),
-    ]
-    return _write(path, "report.html", title, body)
+    pieces = Pieces(title(runs))
+    pieces.add(*progress)
+    pieces.add(f'<p class="verdict">{escape(verdict(runs)).replace(" %", "&nbsp;%")}</p>')
+    pieces.add(definitions(facts([run.record.settings for run in runs])))
+    pieces.chapter("Result", _result(runs, pieces))
+    pieces.chapter("How it got there", pieces.figures(chapters.course(records)))
+    pieces.chapter("Who gained, who lost", _clients(runs, pieces))
+    pieces.chapter("What it cost", pieces.figures(chapters.costs(runs)))
+    pieces.chapter("Who has which data", pieces.figures(chapters.labels(records)))
+    for run in runs:
+        pieces.chapter(f"Inside {run.name}", pieces.figures(chapters.inside(run)))
+    pieces.chapter("Settings", map(_settings, runs), REPEAT)
+    return pieces
 
 
 def write_analysis(records: Sequence[Record], sections: Sequence[Section], path: Path) -> Path:
     """Write a page about one question to some runs; in a folder that exists, as `analysis.html`."""
     runs = line_up(records)
-    title = _title(runs)
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        _definitions(_facts([run.record.settings for run in runs])),
-        _lines(notes(records)),
-        *_sections(sections),
-        "<h2>Settings</h2>",
-        *map(_settings, runs),
-    ]
-    return _write(path, "analysis.html", title, body)
+    pieces = Pieces(title(runs))
+    pieces.add(definitions(facts([run.record.settings for run in runs])), *_notes(records))
+    pieces.add(*pieces.figures(sections))
+    pieces.chapter("Settings", map(_settings, runs), REPEAT)
+    return _write(path, "analysis.html", pieces)
 
 
-def write_label_page(counts: np.ndarray, class_names: Sequence[str], title: str, path: Path) -> Path:
+def write_label_page(counts: np.ndarray, class_names: Sequence[str], heading: str, path: Path) -> Path:
     """Write the picture of a partition alone to a file, or as `labels.html` into a folder that exists."""
     samples = counts.sum(axis=1)
-    facts = {
+    found = {
         "clients": str(len(counts)),
         "classes": str(len(class_names)),
         "samples": str(samples.sum()),
         "samples of a client": f"{samples.min()} to {samples.max()}",
         "classes of a client": f"{(counts > 0).sum(axis=1).min()} to {(counts > 0).sum(axis=1).max()}",
     }
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        _definitions(facts),
-        *_sections([Section("Who has which labels", READ_LABELS, label_picture(counts, class_names))]),
-    ]
-    return _write(path, "labels.html", title, body)
+    pieces = Pieces(heading)
+    pieces.add(definitions(found))
+    pieces.add(*pieces.figures([Section("Who has which labels", READ_LABELS, label_picture(counts, class_names))]))
+    return _write(path, "labels.html", pieces)
 
 
-# --- what is said
+REPEAT = "Each run can be repeated from its settings: save them as a file and give it to the command."
 
 
-def _title(runs: Sequence[Run]) -> str:
-    names = [run.name for run in runs]
-    data = " and ".join(dict.fromkeys(run.record.settings.data for run in runs))
-    if len(names) > 4:
-        return f"{len(names)} runs on {data}"
-    return f"{', '.join(names[:-1])} and {names[-1]} on {data}" if len(names) > 1 else f"{names[0]} on {data}"
+def _result(runs: Sequence[Run], pieces: Pieces) -> Iterator[str]:
+    cells, order = columns(runs), ranked(runs)
+    looks = [(run.colour, run.dash) for run in order]
+    yield table("comparison", cells, "selected", _best(cells), looks)
+    saved = [pieces.file("comparison.csv", table_csv(cells)), pieces.file("comparison.tex", latex_table(runs))]
+    yield f'<div class="save"><span>Save the table as</span>{"".join(saved)}</div>'
+    yield lines(explanation(runs))
+    yield from _notes([run.record for run in runs])
+    yield from pieces.figures(chapters.result(runs))
 
 
-def _facts(settings: Sequence[Settings]) -> dict[str, str]:
-    """What was run; where runs differ, every value."""
-    described = [_describe(one) for one in settings]
-    return {name: " / ".join(dict.fromkeys(facts[name] for facts in described)) for name in described[0]}
+def _best(cells: dict[str, list[str]]) -> list[tuple[str, int]]:
+    """The cells with the best accuracy of each kind, where there is something to be better than."""
+    marked = [header for header in ("last", "selected", "peak", "worst\n10 %", "weigh-\nted") if header in cells]
+    best = {header: max(map(float, cells[header])) for header in marked if len(cells[header]) > 1}
+    return [(name, place) for name, top in best.items() for place, cell in enumerate(cells[name]) if float(cell) == top]
 
 
-def _describe(settings: Settings) -> dict[str, str]:
-    return {
-        "data": settings.data + (f", {settings.samples:,} samples" if settings.samples else ""),
-        "partition": _partition(settings),
-        "clients": str(settings.clients),
-        "models": ", ".join(settings.model),
-        "rounds": str(settings.rounds),
-        "clients sampled in a round": f"{100 * settings.participation:g} %",
-        "local epochs": str(settings.epochs),
-        "local training": f"{settings.optimizer}, learning rate {settings.lr:g}, batch {settings.batch_size}",
-        "seed": str(settings.seed),
-    }
+def _clients(runs: Sequence[Run], pieces: Pieces) -> Iterator[str]:
+    compared = [run for run in ranked(runs) if run.gains]
+    if compared:
+        yield '<p class="quiet">Clients in the selected round against the same clients under Standalone, in points.</p>'
+        yield table("gains", gain_columns(compared), colours=[(run.colour, run.dash) for run in compared])
+    yield from pieces.figures(chapters.clients(runs))
+    yield picker(runs, pieces)
 
 
-def _partition(settings: Settings) -> str:
-    alpha = f"Dirichlet α = {settings.alpha:g}"
-    size = f", {settings.samples_per_client} samples each" if settings.samples_per_client else ""
-    kinds = {
-        "homogeneous": "homogeneous",
-        "pathological": f"pathological, {settings.classes_per_client} classes per client, "
-        + ("equal counts" if settings.balanced else f"{alpha} counts"),
-        "dirichlet": alpha,
-        "own": "none, each client brought its own data",
-        "dirichlet-shared": f"{alpha}, {100 * settings.shared_ratio:g} % of each class shared evenly",
-    }
-    drift = f", {settings.drift} drift through {settings.phases} phases" if settings.drift != "none" else ""
-    return kinds[settings.partition] + size + drift
-
-
-# --- HTML
-
-
-def _sections(sections: Iterable[Section]) -> Iterator[str]:
-    for number, (heading, how_to_read, figure, finding) in enumerate(sections, start=1):
-        drawing = figure.to_html(
-            full_html=False,
-            include_plotlyjs=False,  # it stands once, in the head
-            div_id=f"figure-{number}",
-            default_height=f"{figure.layout.height}px",
-            config={
-                "responsive": True,
-                "displaylogo": False,
-                "modeBarButtons": [["toImage", "resetScale2d"]],
-            },
-        )
-        said = f'<p class="finding">{escape(finding)}</p>' if finding else ""
-        yield f'<section><h2>{escape(heading)}</h2>{said}<p class="quiet">{escape(how_to_read)}</p>{drawing}</section>'
-
-
-def _table(runs: Sequence[Run]) -> str:
-    cells = columns(runs)
-    chosen = [' class="chosen"' if header == "selected" else "" for header in cells]
-    headers = [escape(header.replace("-\n", "")).replace("\n", "<br>") for header in cells]
-    head = "".join(f"<th{mark}>{header}</th>" for header, mark in zip(headers, chosen, strict=True))
-    lines = [
-        "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(line, chosen, strict=True))
-        for line in zip(*cells.values(), strict=True)
-    ]
-    rows = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _definitions(facts: Mapping[str, str]) -> str:
-    pairs = [f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items()]
-    return f"<dl>{''.join(pairs)}</dl>"
-
-
-def _lines(lines: Sequence[str]) -> str:
-    return f'<p class="quiet">{"<br>".join(map(escape, lines))}</p>'
+def _notes(records: Sequence[Record]) -> Iterator[str]:
+    """What the runs have to say; if it is much, it opens when asked for."""
+    if found := notes(records):
+        yield lines(found) if len(found) <= FEW_NOTES else fold(f"{len(found)} notes of the runs", lines(found))
 
 
 def _settings(run: Run) -> str:
     settings = run.record.settings
-    command = f"fedexperts run {settings.method} --config {SETTINGS}"
-    return (
-        f"<details><summary>{escape(run.name)}</summary>"
-        f"{_definitions(run.record.environment)}"
-        f"<pre>{escape(command)}</pre><p class='quiet'>{SETTINGS}:</p><pre>{escape(settings.to_toml())}</pre>"
-        "</details>"
+    return fold(
+        run.name,
+        definitions(run.record.environment),
+        f"<pre>{escape(f'fedexperts run {settings.method} --config {SETTINGS}')}</pre>",
+        f'<p class="quiet">{SETTINGS}:</p><pre>{escape(settings.to_toml())}</pre>',
     )
 
 
-def _write(path: Path, name_in_folder: str, title: str, body: Iterable[str]) -> Path:
+def _write(path: Path, name_in_folder: str, pieces: Pieces) -> Path:
     path = path / name_in_folder if path.is_dir() else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = PAGE.substitute(title=escape(title), plotly=get_plotlyjs(), body="\n".join(body))
-    write_atomically(path, text)
+    write_atomically(path, fill(pieces.title, pieces.body, pieces.data()))
     return path

@@ -113,6 +113,7 @@ def talk(fetched: Fetched, dominant: np.ndarray, class_names: Sequence[str], edg
             mode="markers",
             marker={"opacity": 0, "size": 12},
             customdata=[(a, b, fetched.counts[a, b], fetched.counts[b, a]) for a, b in ends.tolist()],
+            meta=["client", "other", "client from other", "other from client"],
             hovertemplate="%{customdata[0]} from %{customdata[1]}: %{customdata[2]}<br>"
             "%{customdata[1]} from %{customdata[0]}: %{customdata[3]}<extra></extra>",
             showlegend=False,

@@ -127,6 +127,11 @@ def ranked(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: -run.selected.mean)
 
 
+def listed(names: Sequence[str]) -> str:
+    """As in a sentence: "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def _shown_mean(points: Sequence[float]) -> float | None:
     return round(sum(points) / len(points), 2) + 0.0 if points else None  # + 0.0: never "-0.00"
 
@@ -144,7 +149,7 @@ def _looks(records: Sequence[Record]) -> list[tuple[str, str, str]]:
         for position in group:
             turn = turns[colour]
             turns[colour] += 1
-            looks[position] = colour, DASHES[turn % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
+            looks[position] = colour, DASHES[(number + turn) % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
     return [looks[position] for position in range(len(records))]
 
 

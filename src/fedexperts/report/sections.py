@@ -5,67 +5,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedexperts import analyses
-from fedexperts.analyses import GATES, REPRESENTATIONS, Growth, SampleTable
-from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until, task_of
+from fedexperts.analyses import GATES, REPRESENTATIONS, SampleTable
+from fedexperts.measure import MEANING, Kind, Record, common_target, cost_until
 from fedexperts.report import analysis_figures as drawn
-from fedexperts.report import peer_sections, pool_sections, tree_sections
-from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, own_names, traffic
-from fedexperts.report.runs import Line, line_up, lines, sweep_looks
+from fedexperts.report.figures import accuracy_curves
+from fedexperts.report.runs import Line, line_up, lines, listed, sweep_looks
 from fedexperts.report.section import Section
 from fedexperts.report.table import over_seeds
 
 READ_LABELS = "A row is a client, a column a class: the stronger a cell, the more samples of the class it has."
 SHOWN_CLIENTS = 12
 FEW_LINES = 5  # more than these cannot be told in a sentence
-
-
-def of_runs(records: Sequence[Record]) -> Iterator[Section]:
-    """All that there is to show about these runs."""
-    if len(analyses.swept(records)) == 1:
-        yield sweep(records)
-    yield convergence(records)
-    runs = line_up(records)
-    yield Section(
-        "Client by client",
-        "A point is a client in the selected round: above the line it gains over training alone."
-        if any(run.gains for run in runs)
-        else "A point is a client in the selected round. Beside a Standalone run this shows what it gains.",
-        client_accuracy(records),
-    )
-    if any(record.totals["up_bytes"] + record.totals["down_bytes"] for record in records):
-        yield Section(
-            "Accuracy for traffic",
-            "How far a run has come with what went through the server, up and down: further left is cheaper, "
-            "higher is better. A level line sends nothing. Traffic between clients is not counted here.",
-            traffic(records),
-        )
-    if any(record.totals["peer_bytes"] or Growth.load(record) is not None for record in records):
-        yield peer_sections.traffic(records)
-    if len(records) > 1 and len({task_of(record).model_copy(update={"seed": 0}) for record in records}) == 1:
-        yield cost(records)
-    yield Section(
-        "Training loss",
-        "Mean loss of the sampled clients on their own training data. Different methods may mean different "
-        "things by their loss: compare how it falls, not how low it is.",
-        loss_curves(records),
-    )
-    for run in runs:
-        yield from pool_sections.mixture(run.record, name=run.name)
-        yield from pool_sections.pool(run.record, name=run.name)
-        yield from tree_sections.tree(run.record, name=run.name)
-        yield from tree_sections.spectra(run.record, name=run.name)
-        yield from tree_sections.use(run.record, name=run.name)
-        yield from gates(run.record, name=run.name)
-        yield from peer_sections.experts(run.record, name=run.name)
-        yield from peer_sections.matrix(run.record, name=run.name)
-        yield from peer_sections.peers(run.record, name=run.name)
-        yield from representations(run.record, name=run.name)
-    for task, record in {task_of(record): record for record in reversed(records)}.items():
-        yield Section(
-            f"Who has which labels: {task.data}, seed {task.seed}",
-            READ_LABELS,
-            label_picture(record.counts, record.class_names, client_names=own_names(record)),
-        )
 
 
 def convergence(records: Sequence[Record]) -> Section:
@@ -110,7 +60,7 @@ def cost(records: Sequence[Record], target: float | None = None) -> Section:
     finding = f"None of these runs reaches {target:g} %."
     if reached:
         first = min(cost.round for _, cost in reached)
-        names = " and ".join(run.name for run, cost in reached if cost.round == first)
+        names = listed([run.name for run, cost in reached if cost.round == first])
         finding = f"First at {target:g} %: {names}, after {first} round{'s' * (first > 1)}."
         finding += f" Not reached by {', '.join(missed)}." if missed else ""
     return Section(

@@ -1,9 +1,12 @@
 """The comparison of runs as a table, for the terminal and for the page."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from statistics import mean, stdev
 
+import numpy as np
 from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
@@ -119,11 +122,46 @@ def columns(runs: Sequence[Run]) -> dict[str, list[str]]:
     flops = [run.record.totals["flops"] for run in runs]
     prefix = prefix_for(max(flops), "GTPE")
     table[f"train\n{prefix}FLOP"] = [short(number / PREFIXES[prefix]) for number in flops]
-    table["time\ns"] = [short(run.record.seconds) for run in runs]
+    table["time\ns"] = [short(run.record.seconds) if run.record.seconds else "–" for run in runs]
     gains = [run.gain for run in runs]
     if any(gain is not None for gain in gains):
         table["gain"] = ["–" if gain is None else f"{gain:+.2f}" for gain in gains]
     return table
+
+
+def gain_columns(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """For runs with Standalone beside them: for how many clients they are better or worse, and for whom most."""
+    points = [np.round(run.gains, 2) + 0.0 for run in runs]  # + 0.0: never "-0.00"
+    return {
+        "method": [run.name for run in runs],
+        "mean\ngain": [f"{run.gain:+.2f}" for run in runs],
+        "clients\nbetter": [str((gains > 0).sum()) for gains in points],
+        "\nequal": [str((gains == 0).sum()) for gains in points],
+        "\nworse": [str((gains < 0).sum()) for gains in points],
+        "largest\ngain": [f"{gains.max():+.2f}" if gains.max() > 0 else "–" for gains in points],
+        "of\nclient": [
+            _client(run, int(gains.argmax())) if gains.max() > 0 else "–"
+            for run, gains in zip(runs, points, strict=True)
+        ],
+        "largest\nloss": [f"{gains.min():+.2f}" if gains.min() < 0 else "–" for gains in points],
+        "of \nclient": [
+            _client(run, int(gains.argmin())) if gains.min() < 0 else "–"
+            for run, gains in zip(runs, points, strict=True)
+        ],
+    }
+
+
+def _client(run: Run, number: int) -> str:
+    return str(run.record.client_names[number] if run.record.client_names else number)
+
+
+def table_csv(cells: Mapping[str, Sequence[str]]) -> str:
+    """The comparison as a file: headers in one line, accuracies in percent."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header.replace("-\n", "").replace("\n", " ") for header in cells)
+    writer.writerows(zip(*cells.values(), strict=True))
+    return text.getvalue()
 
 
 def explanation(runs: Sequence[Run]) -> list[str]:

@@ -1,0 +1,2 @@
+showClient();
+drawAll();
