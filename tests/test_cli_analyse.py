@@ -61,7 +61,7 @@ def test_every_question_is_answered_and_drawn(cli: Cli, runs: Path, words: tuple
     code, out, err = cli("analyse", *(runs / str(w) if (runs / str(w)).is_dir() else w for w in words))
     assert (code, err) == (0, "")
     assert says in out
-    assert "Plotly.newPlot(" in Path(f"{words[0]}.html").read_text(encoding="utf-8")
+    assert 'class="drawing"' in Path(f"{words[0]}.html").read_text(encoding="utf-8")
 
 
 def test_the_report_shows_what_was_found_without_the_models(cli: Cli, runs: Path) -> None:

@@ -2,24 +2,22 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fedexperts.cli_federation import federation, node, server, site
+from fedexperts.cli_page import RUNS, Pictures, pages, show_table, take_pictures
 from fedexperts.cli_results import results
 from fedexperts.cli_tree import analyse
 from fedexperts.completion import method_names, recipe_names, tracker_names
 from fedexperts.config import EngineSettings, PrivacySettings, TaskSettings, TrainSettings, read_toml
 from fedexperts.errors import FedExpertsError, SettingsError, the_method
 from fedexperts.options import takes
-from fedexperts.terminal import OPEN_ENDED, console, no_more, run_folders, split_words
-
-if TYPE_CHECKING:
-    from fedexperts.measure import Record
+from fedexperts.terminal import OPEN_ENDED, console, no_more, split_words
 
 app = typer.Typer(
     name="fedexperts",
@@ -36,7 +34,7 @@ app.command(context_settings=OPEN_ENDED)(site)
 app.command()(server)
 app.command()(node)
 app.add_typer(results)
-RUNS = Path("runs")
+app.add_typer(pages)
 MethodName = Annotated[
     str, typer.Argument(help="a method, see `fedexperts methods`", show_default=False, autocompletion=method_names)
 ]
@@ -55,18 +53,6 @@ def _values(config: Path | None, values: dict[str, Any], own: dict[str, str]) ->
     from_file = read_toml(config) if config else {}
     from_file.pop("method", None)
     return from_file | values | own
-
-
-def _show(records: "Sequence[Record]") -> None:
-    """The runs' table, and what cannot stand in it."""
-    from fedexperts.report.table import comparison_table, spent_table
-    from fedexperts.report.verdict import mixture_verdict
-
-    console.print(comparison_table(records))
-    for table in filter(None, map(spent_table, records)):
-        console.print(table)
-    for said in filter(None, map(mixture_verdict, records)):
-        console.print(said, highlight=False, markup=False)
 
 
 @app.command(context_settings=OPEN_ENDED)
@@ -92,7 +78,7 @@ def run(
     folder = out or RUNS / f"{method}-{settings.data}"
     with _continues() as stops, ProgressDisplay(console) as progress:
         result = api.execute(settings, None, folder, [progress, stops, *following], numbered=out is None)
-    _show([*filter(None, [result.before]), result.record])
+    show_table([*filter(None, [result.before]), result.record])
     console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
 
@@ -103,6 +89,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="folder of all runs (default: a new one in runs/)")] = None,
     config: Config = None,
     track: Track = None,
+    pictures: Pictures = None,
     *,
     values: dict[str, Any],
 ) -> None:
@@ -137,8 +124,9 @@ def compare(
     with _continues(f"the same command with --out {folder}") as stops, ProgressDisplay(console) as progress:
         watching = [progress, stops, *following]
         records = [api.run_or_resume(plan, folder / plan.method, task, watching) for plan in plans]
+    take_pictures(records, pictures, plans[0].data_dir)
     page = write_page(records, folder / "report.html")
-    _show(records)
+    show_table(records)
     console.print(f"runs: {folder}\npage: {page}")
 
 
@@ -233,26 +221,8 @@ def resume(
         )
     with _continues() as stops, ProgressDisplay(console) as progress:
         result = api.resume(folder, [progress, stops, *following], data_dir)
-    _show([*filter(None, [result.before]), result.record])
+    show_table([*filter(None, [result.before]), result.record])
     console.print(f"run:  {folder}\npage: fedexperts report {folder}")
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", show_default=False)],
-    out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
-) -> None:
-    """Write one page about one or several finished runs (or folders that `compare` made), and print their table.
-
-    Example: fedexperts report demo/fedmoe demo/fedavg --out page.html
-    """
-    from fedexperts.measure import Record
-    from fedexperts.report.page import write_page
-
-    records = [Record.load(folder) for folder in run_folders(runs)]
-    page = write_page(records, out)
-    _show(records)
-    console.print(f"page: {page}")
 
 
 @app.command()

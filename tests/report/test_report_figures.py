@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fedexperts.measure import Record
-from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves, traffic
+from fedexperts.report.figures import accuracy_curves, client_accuracy, label_picture, loss_curves
 from fedexperts.report.runs import REFERENCE_COLOUR
+from fedexperts.report.traffic_figures import traffic
 
 
 def test_accuracy_curve_per_method(three):

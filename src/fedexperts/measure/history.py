@@ -91,10 +91,10 @@ class History(Observer):
         self.rows = read_history(self._table.path) if self._table.path.exists() else []
 
 
-def read_history(path: Path) -> list[Row]:
-    """The rows of a history file; empty cells are None."""
-    with open(path, newline="", encoding="utf-8") as file:
-        header, *rows = csv.reader(file)
+def read_history(path: Path, growing: bool = False) -> list[Row]:
+    """The rows of a history file; empty cells are None. The last line of a growing one may not be whole yet."""
+    text = path.read_text(encoding="utf-8")
+    header, *rows = csv.reader((text[: text.rfind("\n") + 1] if growing else text).splitlines())
     if tuple(header) != COLUMNS or any(len(row) != len(COLUMNS) for row in rows):
         raise ValueError(f"{path.name} does not have the columns {', '.join(COLUMNS)} in every row")
     return [{name: _value(cell) for name, cell in zip(COLUMNS, row, strict=True)} for row in rows]

@@ -17,6 +17,7 @@ from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
 from fedexperts.measure.privacy import Privacy
+from fedexperts.methods import method_class
 
 SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
     "settings.toml",
@@ -72,6 +73,21 @@ class Record:
             **({"spent": asdict(self.spent)} if self.spent else {}),
         }
         write_atomically(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False))
+
+    @classmethod
+    def so_far(cls, folder: Path) -> "Record | None":
+        """A run as it is now, finished or not; None before its first round with an evaluation has ended."""
+        if (folder / SUMMARY).exists():
+            return cls.load(folder)
+        if not all((folder / name).exists() for name in (SETTINGS, HISTORY, LABELS)):
+            return None
+        settings = Settings.saved(folder / SETTINGS)
+        rows = read_history(folder / HISTORY, growing=True)
+        if not any(row["test_accuracy"] is not None for row in rows):
+            return None
+        classes, clients, counts = read_labels(folder / LABELS)
+        title = method_class(settings.method).title or settings.method
+        return cls(settings, title, rows, counts, classes, clients, folder=folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Record":

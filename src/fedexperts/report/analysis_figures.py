@@ -11,6 +11,7 @@ from fedexperts.measure import Cost
 from fedexperts.report.drawing import FEW_CLIENTS, LINE, band, canvas, heat_map, panels, text, trace, transparent
 from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR, SYMBOLS, Run
 from fedexperts.report.table import PREFIXES, prefix_for, short
+from fedexperts.report.values import AGAIN
 
 FEW_GROUPS = 12  # up to here each client or class has a colour of its own
 
@@ -184,7 +185,7 @@ def mean_weights(means: np.ndarray, columns: Sequence[str], across: str, share: 
 
 def plane(table: SampleTable, class_names: Sequence[str]) -> go.Figure:
     """Every sample as a point, on the left in the colour of its client, on the right in that of its class."""
-    figure = panels(["coloured by client", "coloured by class"], horizontal_spacing=0.16)
+    figure = panels(["", ""], horizontal_spacing=0.16, subplot_titles=["coloured by client", "coloured by class"])
     _points(figure, 1, "client", table, table.clients, [str(client) for client in range(table.clients.max() + 1)])
     _points(figure, 2, "class", table, table.classes, [text(name) for name in class_names])
     bare = {"showticklabels": False, "showgrid": False, "zeroline": False, "mirror": True, "showline": True}
@@ -195,21 +196,24 @@ def plane(table: SampleTable, class_names: Sequence[str]) -> go.Figure:
 
 
 def _points(
-    figure: go.Figure, panel: int, what: str, table: SampleTable, group_of: np.ndarray, names: Sequence[str]
+    figure: go.Figure, panel: int, what: str, table: SampleTable, group_of: np.ndarray, called: Sequence[str]
 ) -> None:
     """The samples in one panel, with a legend at its right; of more groups than have colours, by number on a scale."""
     groups = np.unique(group_of).tolist()
+    names = ["client", "class"] if panel == 1 else AGAIN
     edge = figure.get_subplot(1, panel).xaxis.domain[1] + 0.01
     if len(groups) > FEW_GROUPS:
         bar = {"title": {"text": what}, "x": edge, "xanchor": "left", "thickness": 10, "outlinewidth": 0}
         scale = {"color": group_of, "colorscale": "Turbo", "colorbar": bar, "size": 5}
-        figure.add_trace(_dots(table, np.full(len(group_of), True), scale, showlegend=False), row=1, col=panel)
+        figure.add_trace(
+            _dots(table, np.full(len(group_of), True), scale, showlegend=False, meta=names), row=1, col=panel
+        )
         return
     legend = "legend" if panel == 1 else f"legend{panel}"
     for number, group in enumerate(groups):
         turn, place = divmod(number, len(PALETTE))
         look = {"size": 6, "color": PALETTE[place], "symbol": SYMBOLS[turn]}
-        dots = _dots(table, group_of == group, look, name=names[group], legend=legend)
+        dots = _dots(table, group_of == group, look, name=called[group], legend=legend, meta=names)
         figure.add_trace(dots, row=1, col=panel)
     figure.update_layout({legend: {"title": {"text": what}, "x": edge, "y": 1, "orientation": "v", "yanchor": "top"}})
 
@@ -219,7 +223,6 @@ def _dots(table: SampleTable, mine: np.ndarray, marker: dict[str, Any], **values
         x=table.values[mine, 0],
         y=table.values[mine, 1],
         customdata=np.stack([table.clients[mine], table.classes[mine]], axis=1),
-        meta=["client", "class"],
         mode="markers",
         marker=marker | {"line": {"width": 0}},
         hovertemplate="client %{customdata[0]}, class %{customdata[1]}<extra></extra>",

@@ -7,11 +7,22 @@ from fedexperts.analyses import Growth
 from fedexperts.measure import Record, task_of
 from fedexperts.report import comparison_figures as drawn
 from fedexperts.report import peer_sections, pool_sections, sections, tree_sections
-from fedexperts.report.figures import client_accuracy, label_picture, loss_curves, own_names, traffic
-from fedexperts.report.runs import Run
+from fedexperts.report.figures import client_accuracy, label_picture, loss_curves, own_names
+from fedexperts.report.runs import Run, line_up
 from fedexperts.report.section import Section
+from fedexperts.report.traffic_figures import traffic
 
-FEW_NAMES = 6
+
+def everything(records: Sequence[Record]) -> Iterator[Section]:
+    """All sections, in the order of the page."""
+    runs = line_up(records)
+    yield from result(runs)
+    yield from course(records)
+    yield from clients(runs)
+    yield from costs(runs)
+    yield from labels(records)
+    for run in runs:
+        yield from inside(run)
 
 
 def result(runs: Sequence[Run]) -> Iterator[Section]:

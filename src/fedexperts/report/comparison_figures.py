@@ -57,9 +57,9 @@ def gain_map(runs: Sequence[Run], clients: Sequence[str]) -> go.Figure:
     shown = [run for run in ranked(runs) if run.gains]
     gains = np.array([run.gains for run in shown])
     end = max(float(np.abs(gains).max()), 1.0)
-    steps = np.linspace(0, 1, 11).tolist()  # by the root: small gains are seen beside large losses
+    steps = (0, 0.01, 0.03, 0.1, 0.25, 0.5, 1)  # by the root: small gains are seen beside large losses
     scale = [(0.5 - x / 2, transparent(PALETTE[1], 0.85 * x**0.5)) for x in reversed(steps)]
-    scale += [(0.5 + x / 2, transparent(PALETTE[0], 0.85 * x**0.5)) for x in steps[1:]]
+    scale += [(0.5 + x / 2, transparent(PALETTE[0], 0.85 * x**0.5)) for x in steps]
     numbers = np.char.mod("%+.1f", np.round(gains, 1) + 0.0)
     figure = canvas("client", "")
     figure.add_trace(

@@ -13,7 +13,7 @@ from fedexperts.report.runs import Run
 GRID = "rgba(128,128,128,0.25)"
 LINE = "rgba(128,128,128,0.7)"
 FEW_CLIENTS = 30  # up to here each client has its own place in a figure
-PANEL, CELL = 290, 32  # pixels that one of several needs: on a phone such a figure is moved sideways
+PANEL, CELL = 340, 32  # pixels that one of several needs: on a phone such a figure is moved sideways
 CELLS_WITH_NUMBERS = 400  # more cells than this cannot be read as text
 
 
@@ -53,6 +53,22 @@ def _styled(figure: go.Figure, hovermode: str) -> go.Figure:
     figure.update_xaxes(axis)
     figure.update_yaxes(axis)
     return figure
+
+
+def least_width(figure: go.Figure) -> int:
+    """Pixels that it needs to be read, if it says so."""
+    least: int = (figure.layout.meta or {}).get("least", 0)
+    return least
+
+
+def for_paper(figure: go.Figure) -> dict[str, Any]:
+    """What its layout has otherwise in a file for a paper."""
+    return {
+        "width": max(720, least_width(figure)),
+        "height": figure.layout.height,
+        "font": {"family": "Helvetica, Arial, sans-serif", "size": 13, "color": "#000000"},
+        "paper_bgcolor": "#ffffff",
+    }
 
 
 def text(name: object) -> str:

@@ -75,11 +75,12 @@ def _caption(found: Sequence[Line], repeated: bool) -> str:
     settings = found[0].run.record.settings
     seeds = sorted({record.settings.seed for line in found for record in line.records})
     over = f"{len(seeds)} seeds" if repeated else f"the clients (one run, seed {seeds[0]})"
+    rounds = sorted({line.run.record.settings.rounds for line in found})
     clients = sorted({line.run.record.settings.clients for line in found})
     return (
         f"Test accuracy in \\%, mean over the clients $\\pm$ standard deviation over {escape(over)}: in the round that "
         "was best on validation data (selected), in the last round, and the best over all rounds on test data (peak). "
         "Worst 10\\,\\%: mean of the worst tenth of the clients, selected. "
         f"{escape(settings.data)}, {escape(partition(settings))}, {' or '.join(map(str, clients))} clients, "
-        f"{settings.rounds} rounds."
+        f"{' or '.join(map(str, rounds))} rounds."
     )

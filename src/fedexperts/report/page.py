@@ -13,7 +13,7 @@ from fedexperts.report.facts import facts, title
 from fedexperts.report.figures import label_picture
 from fedexperts.report.latex import latex_table
 from fedexperts.report.picker import picker
-from fedexperts.report.pieces import Pieces, definitions, fold, lines, table
+from fedexperts.report.pieces import Pieces, definitions, fold, lines, prose, table
 from fedexperts.report.runs import Run, line_up, ranked
 from fedexperts.report.section import Section
 from fedexperts.report.sections import READ_LABELS
@@ -34,7 +34,7 @@ def page_of(records: Sequence[Record], progress: Iterable[str] = ()) -> Pieces:
     runs = line_up(records)
     pieces = Pieces(title(runs))
     pieces.add(*progress)
-    pieces.add(f'<p class="verdict">{escape(verdict(runs)).replace(" %", "&nbsp;%")}</p>')
+    pieces.add(f'<p class="verdict">{prose(verdict(runs))}</p>')
     pieces.add(definitions(facts([run.record.settings for run in runs])))
     pieces.chapter("Result", _result(runs, pieces))
     pieces.chapter("How it got there", pieces.figures(chapters.course(records)))

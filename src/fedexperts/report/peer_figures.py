@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from fedexperts.analyses import Fetched
 from fedexperts.report.drawing import FEW_CLIENTS, LINE, canvas, cells, heat_map, panels, text, transparent
 from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR
+from fedexperts.report.values import AGAIN
 
 # Growing with the root: what an expert has of itself is much more than what it has of each other.
 PARTS = [(x, transparent(PALETTE[0], 0.75 * x**0.5)) for x in np.linspace(0, 1, 11).tolist()]
@@ -28,13 +29,14 @@ def mixture(
     """How much each has of each, on the left as numbered, on the right ordered by most frequent class; it `says` so."""
     figure = panels(["by number", "by most frequent class"], horizontal_spacing=0.08)
     by_class = np.argsort(dominant, kind="stable")
-    numbers = np.where(np.nan_to_num(shares) > 0, np.char.mod("%.2f", np.nan_to_num(shares)), "")
+    numbers = np.where(np.nan_to_num(shares) >= 0.005, np.char.mod("%.2f", np.nan_to_num(shares)), "")
     for panel, order in enumerate((np.arange(len(names)), by_class), start=1):
         heat = cells(
             shares[np.ix_(order, order)],
             [names[one] for one in order],
             [names[one] for one in order],
             numbers[np.ix_(order, order)] if shares.size <= NUMBERS_IN_A_HALF else None,
+            meta=None if panel == 1 else AGAIN,
             zmax=float(np.nanmax(shares)),
             colorscale=PARTS,
             showscale=panel == 2,
@@ -136,7 +138,7 @@ def talk(fetched: Fetched, dominant: np.ndarray, class_names: Sequence[str], edg
             figure.add_annotation(label | {"xanchor": side})
     figure.update_xaxes(visible=False, range=[-1.6, 1.6])
     figure.update_yaxes(visible=False, range=[-1.35, 1.35], scaleanchor="x")
-    figure.update_layout(height=620)
+    figure.update_layout(height=620, meta={"least": 560})
     return figure
 
 

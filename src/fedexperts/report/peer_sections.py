@@ -10,10 +10,10 @@ from fedexperts.analyses import GATES, Likeness, Matrix, SampleTable
 from fedexperts.measure import Record
 from fedexperts.methods import Channel
 from fedexperts.report import peer_figures as drawn
-from fedexperts.report.figures import traffic_over_rounds
 from fedexperts.report.runs import Line, line_up, lines
 from fedexperts.report.section import Section
 from fedexperts.report.table import rough, short
+from fedexperts.report.traffic_figures import traffic_over_rounds
 from fedexperts.report.tree_sections import traffic_by_size
 
 EDGES = 60

@@ -6,6 +6,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
+from fedexperts.report.drawing import for_paper, least_width
 from fedexperts.report.section import Section
 from fedexperts.report.template import as_json
 from fedexperts.report.values import figure_csv
@@ -26,7 +27,7 @@ class Pieces:
     def body(self) -> str:
         links = [f'<a href="#{name}">{escape(heading)}</a>' for name, heading in self._chapters.items()]
         top = (
-            f'<header id="top"><nav id="contents" aria-label="Contents">{"".join(links)}</nav>'
+            f'<header id="top"><nav id="contents" aria-label="Contents">{"".join(links) if len(links) > 1 else ""}</nav>'
             '<button id="theme" type="button" aria-label="Switch between light and dark">◐</button></header>'
         )
         return "\n".join([top, f'<h1 id="title">{escape(self.title)}</h1>', *self._html])
@@ -45,7 +46,7 @@ class Pieces:
         name = unused(slug(heading), self._chapters)
         if inside := "\n".join(html):
             self._chapters[name] = heading
-            said = f'<p class="quiet">{escape(about)}</p>' if about else ""
+            said = f'<p class="quiet">{prose(about)}</p>' if about else ""
             self.add(f'<section class="chapter" id="{name}"><h2>{escape(heading)}</h2>{said}{inside}</section>')
 
     def figures(self, sections: Iterable[Section]) -> Iterator[str]:
@@ -53,18 +54,17 @@ class Pieces:
         for heading, how_to_read, figure, finding in sections:
             name = unused(slug(heading), self._figures)
             least = self.figure(name, figure)
-            said = f'<p class="finding">{escape(finding)}</p>' if finding else ""
+            said = f'<p class="finding">{prose(finding)}</p>' if finding else ""
             yield (
-                f'<figure id="figure-{name}"><h3>{escape(heading)}</h3>{said}<p class="quiet">{escape(how_to_read)}</p>'
+                f'<figure id="figure-{name}"><h3>{escape(heading)}</h3>{said}<p class="quiet">{prose(how_to_read)}</p>'
                 f"{holder(name, heading, figure.layout.height, least)}</figure>"
             )
 
     def figure(self, name: str, figure: go.Figure) -> int:
         """Keep a figure under a name; how wide it must be at least is the answer."""
-        least: int = (figure.layout.meta or {}).get("least", 0)
-        drawn, csv = figure.to_json(), as_json(figure_csv(figure))
-        self._figures[name] = f'{drawn[:-1]},"least":{least},"csv":{csv}}}'
-        return least
+        more = as_json({"paper": for_paper(figure), "csv": figure_csv(figure)})
+        self._figures[name] = f"{figure.to_json()[:-1]},{more[1:]}"
+        return least_width(figure)
 
     def file(self, name: str, text: str) -> str:
         """A button that saves a file."""
@@ -121,13 +121,18 @@ def swatch(colour: str, dash: str) -> str:
     return f'<span class="swatch" style="border-top:3px {style} {colour}"></span>'
 
 
+def prose(text: str) -> str:
+    """A sentence, in which no number stands apart from its percent sign."""
+    return escape(text).replace(" %", "&nbsp;%")
+
+
 def definitions(facts: Mapping[str, str]) -> str:
     pairs = [f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items()]
     return f"<dl>{''.join(pairs)}</dl>"
 
 
 def lines(said: Sequence[str]) -> str:
-    return f'<p class="quiet">{"<br>".join(map(escape, said))}</p>'
+    return f'<p class="quiet">{"<br>".join(map(prose, said))}</p>'
 
 
 def fold(summary: str, *html: str) -> str:

@@ -63,6 +63,7 @@ def energy(pool: Pool) -> go.Figure:
             names,
             names,
             numbers if one.size <= NUMBERS_IN_A_HALF else None,
+            name=("confidence", "removed")[panel - 1],
             hoverongaps=False,
             hovertemplate="client %{y}, module of %{x}: %{z:.3f}<extra></extra>",
             colorbar={"thickness": 10, "outlinewidth": 0, "x": edge, "xanchor": "left"},

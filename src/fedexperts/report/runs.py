@@ -145,11 +145,16 @@ def _looks(records: Sequence[Record]) -> list[tuple[str, str, str]]:
         alone = _is_standalone(records[group[0]])
         number = groups[alone]
         groups[alone] += 1
-        colour = REFERENCE_COLOUR if alone else PALETTE[number % len(PALETTE)]
+        first = 0 if alone else number % len(PALETTE)
+        colour = REFERENCE_COLOUR if alone else PALETTE[first]
         for position in group:
             turn = turns[colour]
             turns[colour] += 1
-            looks[position] = colour, DASHES[(number + turn) % len(DASHES)], SYMBOLS[(number + turn) % len(SYMBOLS)]
+            looks[position] = (
+                colour,
+                DASHES[(first + turn) % len(DASHES)],
+                SYMBOLS[(number + turn) % len(SYMBOLS)],
+            )
     return [looks[position] for position in range(len(records))]
 
 

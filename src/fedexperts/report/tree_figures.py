@@ -29,6 +29,7 @@ def tree(growth: Growth) -> go.Figure:
             width=0.8,
             text=[_called(life) for life in lives],
             customdata=[[_what(life), life.begin, life.end - 1] for life in lives],
+            meta=["what", "first round", "last round"],
             textposition="inside",
             insidetextanchor="start",
             textangle=0,
@@ -124,6 +125,7 @@ def use(found: Use, dominant: np.ndarray, class_names: Sequence[str]) -> go.Figu
         zmax=1,
         colorscale=USED,
         customdata=np.repeat(order[:, None], values.shape[1], axis=1),
+        meta=["client"],
         colorbar=SHARE_BAR,
         hovertemplate="client %{customdata}, sub-expert %{x}: %{z:.3f}<extra></extra>",
     )

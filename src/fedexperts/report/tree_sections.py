@@ -10,9 +10,9 @@ from fedexperts.measure import Record
 from fedexperts.methods.evolution import Rules
 from fedexperts.methods.fedemoe import FedEMoE
 from fedexperts.report import tree_figures as drawn
-from fedexperts.report.figures import server_megabytes
 from fedexperts.report.section import Section
 from fedexperts.report.table import rough, short
+from fedexperts.report.traffic_figures import server_megabytes
 
 
 def tree(record: Record, name: str | None = None) -> Iterator[Section]:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import unescape
 from itertools import chain
 from typing import Any
@@ -15,9 +15,17 @@ QUARTILES = {"lowerfence": "lowest", "q1": "first quartile", "median": "median",
 Row = dict[str, object]
 
 
+AGAIN = "again"
+"""The `meta` of a trace whose numbers stand in another one too."""
+
+
 def figure_csv(figure: go.Figure) -> str:
-    """A row for each point or cell. A trace's `meta` names the columns of its `customdata`; bands are left."""
-    rows = [row for trace in figure.data if trace.hoverinfo != "skip" for row in _rows(figure, trace)]
+    """A row for each point or cell, in columns that are called as the axes are; bands and the like are left out.
+
+    A trace's `meta` names the columns of its `customdata`.
+    """
+    shown = [trace for trace in figure.data if trace.hoverinfo != "skip" and trace.meta != AGAIN]
+    rows = [row for trace in shown for row in _rows(figure, trace)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(chain.from_iterable(rows))), lineterminator="\n")
     writer.writeheader()
@@ -27,16 +35,18 @@ def figure_csv(figure: go.Figure) -> str:
 
 def _rows(figure: go.Figure, trace: Any) -> Iterator[Row]:
     x, y = _axis(figure, trace.xaxis, "x"), _axis(figure, trace.yaxis, "y")
-    names, x_name, y_name = {}, _title(x, "x"), _title(y, "y")
-    if len(list(figure.select_xaxes())) > 1:
-        names["panel"] = ", ".join(dict.fromkeys(filter(None, (_title(x, ""), _title(y, "")))))
-        x_name = "x" if isinstance(trace, go.Bar) else x_name
+    series = {"series": unescape(trace.name)} if trace.name else {}
+    across, down = _named(trace.x, x), _named(trace.y, y)
+    x_name, y_name = _title(x, across, "x"), _title(y, down, "y")
     if isinstance(trace, go.Heatmap):
-        yield from _cells(trace, names, _named(trace.y, y), _named(trace.x, x), y_name, x_name)
+        value, z = unescape(trace.colorbar.title.text or "value"), np.asarray(trace.z)
+        for row, column in np.argwhere(~np.isnan(z)).tolist():
+            named = {y_name: down[row], x_name: across[column], value: z[row, column]}
+            if trace.meta:
+                named[trace.meta[0]] = trace.customdata[row][column]
+            yield series | {name: _plain(one) for name, one in named.items()}
         return
-    if trace.name:
-        names["series"] = unescape(trace.name)
-    columns: dict[str, Sequence[Any]] = {x_name: _named(trace.x, x), y_name: _named(trace.y, y)}
+    columns: dict[str, Sequence[Any]] = {x_name: across, y_name: down}
     if isinstance(trace, go.Box):
         del columns[y_name]
         columns |= {called: getattr(trace, key) for key, called in QUARTILES.items()}
@@ -44,32 +54,25 @@ def _rows(figure: go.Figure, trace: Any) -> Iterator[Row]:
         columns[x_name] = [trace.x0] * len(trace.y)
     columns |= _custom(trace)
     for values in zip(*columns.values(), strict=True):
-        yield names | dict(zip(columns, map(_plain, values), strict=True))
-
-
-def _cells(
-    trace: go.Heatmap, names: Mapping[str, object], rows: Sequence[Any], columns: Sequence[Any], row: str, column: str
-) -> Iterator[Row]:
-    for name, values in zip(rows, np.asarray(trace.z), strict=True):
-        for other, value in zip(columns, values, strict=True):
-            if not np.isnan(value):
-                yield {**names, row: _plain(name), column: _plain(other), "value": _plain(value)}
+        yield series | dict(zip(columns, map(_plain, values), strict=True))
 
 
 def _custom(trace: Any) -> dict[str, Sequence[Any]]:
     if not trace.meta:
         return {}
-    values = np.asarray(trace.customdata, dtype=object)
-    values = values.reshape(len(values), -1)
+    values = np.asarray(trace.customdata, dtype=object).reshape(-1, len(trace.meta))
     return {name: values[:, place].tolist() for place, name in enumerate(trace.meta)}
 
 
 def _axis(figure: go.Figure, name: str | None, letter: str) -> Any:
-    return figure.layout[f"{letter}axis{(name or letter).removeprefix(letter)}"]
+    axis = figure.layout[f"{letter}axis{(name or letter).removeprefix(letter)}"]
+    return _axis(figure, axis.matches, letter) if axis.matches and not axis.title.text else axis
 
 
-def _title(axis: Any, otherwise: str) -> str:
-    return unescape(axis.title.text or "").replace("<br>", " ") or otherwise
+def _title(axis: Any, values: Sequence[Any], otherwise: str) -> str:
+    """What an axis is called; one that only has names along it needs no title."""
+    title = unescape(axis.title.text or "").replace("<br>", " ")
+    return title or ("name" if any(isinstance(value, str) for value in values) else otherwise)
 
 
 def _named(values: Sequence[Any], axis: Any) -> Sequence[Any]:

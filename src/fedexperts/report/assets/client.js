@@ -38,6 +38,7 @@ function curves(task, k) {
     mode: "lines+markers", line: { color: run.colour, dash: run.dash, width: 2 },
     marker: {
       color: run.colour, symbol: run.symbol, size: run.rounds.map(one => one === run.selected_round ? 11 : 0), opacity: 1,
+      line: { width: 0 },
     },
     hovertemplate: "%{y:.2f} %",
   }));

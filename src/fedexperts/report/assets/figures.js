@@ -36,16 +36,10 @@ function drawAll(everything) {
 
 // --- saving
 
-function forPaper(name) {
-  const { data, layout, least } = page.figures[name];
-  const font = { ...layout.font, family: "Helvetica, Arial, sans-serif", color: "#000000" };
-  const size = { width: Math.max(720, least || 0), height: layout.height };
-  return [{ data, layout: { ...layout, ...size, font, paper_bgcolor: "#ffffff" } }, size];
-}
-
 async function svgOf(name) {
-  const [figure, size] = forPaper(name);
-  return Plotly.toImage(figure, { format: "svg", imageDataOnly: true, ...size });
+  const { data, layout, paper } = page.figures[name];
+  const { width, height } = paper;
+  return Plotly.toImage({ data, layout: { ...layout, ...paper } }, { format: "svg", imageDataOnly: true, width, height });
 }
 
 function download(name, type, text) {
@@ -58,7 +52,7 @@ function download(name, type, text) {
 
 // The browser itself makes the PDF: a sheet of the figure's size with nothing else on it.
 async function printOne(name) {
-  const { width, height } = forPaper(name)[1];
+  const { width, height } = page.figures[name].paper;
   const sheet = document.createElement("div");
   sheet.className = "paper";
   sheet.innerHTML = `<style>@page { size: ${width}px ${height}px; margin: 0; }</style>${await svgOf(name)}`;
