@@ -1,8 +1,9 @@
 # What is needed beside Python 3.11: nothing. Both commands of the README install from requirements.lock.
+# Tests of the page need a Chromium too: `make browser` on Debian and Ubuntu; without one they are skipped, except in CI.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install catalogue demo test test-federation lint bench clean
+.PHONY: install browser catalogue demo test test-federation lint bench clean
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -11,6 +12,10 @@ BIN := .venv/bin
 	touch $@
 
 install: .venv/installed  ## make .venv
+
+browser:  ## Chromium, for the tests of the page
+	command -v chromium || { $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -q && \
+	  $(if $(filter 0,$(shell id -u)),,sudo) apt-get install -qy chromium; }
 
 catalogue: install  ## what `fedexperts methods` shows, after a change to a method or its options
 	$(BIN)/python -m fedexperts.catalogue

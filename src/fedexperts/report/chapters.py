@@ -7,6 +7,7 @@ from fedexperts.analyses import Growth
 from fedexperts.measure import Record, task_of
 from fedexperts.report import comparison_figures as drawn
 from fedexperts.report import peer_sections, pool_sections, sections, tree_sections
+from fedexperts.report.facts import partition
 from fedexperts.report.figures import client_accuracy, label_picture, loss_curves, own_names
 from fedexperts.report.runs import Run, line_up
 from fedexperts.report.section import Section
@@ -94,10 +95,13 @@ def costs(runs: Sequence[Run]) -> Iterator[Section]:
 
 
 def labels(records: Sequence[Record]) -> Iterator[Section]:
-    """Who has which data."""
-    for task, record in {task_of(record): record for record in reversed(records)}.items():
+    """Who has which data: a picture for each way in which data were split."""
+    splits = {(one.settings.data, one.settings.seed, one.counts.tobytes()): one for one in reversed(records)}
+    names = [f"{record.settings.data}, seed {record.settings.seed}" for record in splits.values()]
+    for name, record in zip(names, splits.values(), strict=True):
+        more = f", {partition(record.settings)}" if names.count(name) > 1 else ""
         yield Section(
-            f"Who has which labels: {task.data}, seed {task.seed}",
+            f"Who has which labels: {name}{more}",
             sections.READ_LABELS,
             label_picture(record.counts, record.class_names, client_names=own_names(record)),
         )

@@ -26,8 +26,9 @@ class Pieces:
     @property
     def body(self) -> str:
         links = [f'<a href="#{name}">{escape(heading)}</a>' for name, heading in self._chapters.items()]
+        contents = "".join(links) if len(links) > 1 else ""
         top = (
-            f'<header id="top"><nav id="contents" aria-label="Contents">{"".join(links) if len(links) > 1 else ""}</nav>'
+            f'<header id="top"><nav id="contents" aria-label="Contents">{contents}</nav>'
             '<button id="theme" type="button" aria-label="Switch between light and dark">◐</button></header>'
         )
         return "\n".join([top, f'<h1 id="title">{escape(self.title)}</h1>', *self._html])
