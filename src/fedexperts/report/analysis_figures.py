@@ -8,7 +8,18 @@ import plotly.graph_objects as go
 
 from fedexperts.analyses import Difference, SampleTable, Sweep
 from fedexperts.measure import Cost
-from fedexperts.report.drawing import FEW_CLIENTS, LINE, band, canvas, heat_map, panels, text, trace, transparent
+from fedexperts.report.drawing import (
+    FEW_CLIENTS,
+    LINE,
+    band,
+    canvas,
+    folded,
+    heat_map,
+    panels,
+    text,
+    trace,
+    transparent,
+)
 from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR, SYMBOLS, Run
 from fedexperts.report.table import PREFIXES, prefix_for, short
 from fedexperts.report.values import AGAIN
@@ -68,7 +79,7 @@ def cost_bars(runs: Sequence[Run], costs: Sequence[Cost | None]) -> go.Figure:
         figure.add_trace(
             go.Bar(
                 orientation="h",
-                y=[text(run.name) for run in runs],
+                y=[folded(run.name) for run in runs],
                 x=[value or 0 for value in values],
                 text=["not reached" if v is None else str(v) if whole else short(v) for v in values],
                 textposition="outside",

@@ -9,7 +9,7 @@ from fedexperts.report import comparison_figures as drawn
 from fedexperts.report import peer_sections, pool_sections, sections, tree_sections
 from fedexperts.report.facts import partition
 from fedexperts.report.figures import client_accuracy, label_picture, loss_curves, own_names
-from fedexperts.report.runs import Run, line_up
+from fedexperts.report.runs import Run, line_up, listed
 from fedexperts.report.section import Section
 from fedexperts.report.traffic_figures import traffic
 
@@ -52,15 +52,15 @@ def course(records: Sequence[Record]) -> Iterator[Section]:
 
 def clients(runs: Sequence[Run]) -> Iterator[Section]:
     """Who gained, and who lost."""
-    for alone in {id(run.alone): run.alone for run in runs if run.gains}.values():
-        assert alone is not None
-        together = [run for run in runs if run.alone is alone]
-        task = (
-            "" if len({id(run.alone) for run in runs}) == 1 else f": {alone.settings.data}, seed {alone.settings.seed}"
-        )
-        names = own_names(alone) or [str(k) for k in range(len(alone.counts))]
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        if run.gains:
+            called = own_names(run.record) or map(str, range(len(run.gains)))
+            groups.setdefault(tuple(called), []).append(run)
+    for names, together in groups.items():
+        more = f": {listed([run.name for run in together])}" if len(groups) > 1 else ""
         yield Section(
-            f"Every client against Standalone{task}",
+            f"Every client against Standalone{more}",
             "A row is a run, a column a client, in the selected round: blue gains over training alone, orange loses.",
             drawn.gain_map(together, names),
         )
@@ -96,7 +96,9 @@ def costs(runs: Sequence[Run]) -> Iterator[Section]:
 
 def labels(records: Sequence[Record]) -> Iterator[Section]:
     """Who has which data: a picture for each way in which data were split."""
-    splits = {(one.settings.data, one.settings.seed, one.counts.tobytes()): one for one in reversed(records)}
+    splits: dict[tuple[str, int, bytes], Record] = {}
+    for one in records:
+        splits.setdefault((one.settings.data, one.settings.seed, one.counts.tobytes()), one)
     names = [f"{record.settings.data}, seed {record.settings.seed}" for record in splits.values()]
     for name, record in zip(names, splits.values(), strict=True):
         more = f", {partition(record.settings)}" if names.count(name) > 1 else ""

@@ -1,19 +1,17 @@
 """Plotly figures that compare runs at a glance: how good, for whom, and at what price."""
 
 from collections.abc import Callable, Sequence
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from fedexperts.methods import Channel
-from fedexperts.report.drawing import LINE, canvas, cells, panels, text, transparent
+from fedexperts.report.drawing import CELL, FEW_CLIENTS, LINE, canvas, cells, folded, name_ticks, panels, transparent
 from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR, Run, ranked
 from fedexperts.report.table import PREFIXES, prefix_for, short
 
 CELLS_WITH_NUMBERS = 300  # in the width of the page
-NAMED_CLIENTS = 40
 CHANNELS = {
     Channel.UP: ("to the server", ""),
     Channel.DOWN: ("from the server", "/"),
@@ -44,9 +42,12 @@ def standing(runs: Sequence[Run]) -> go.Figure:
     )
     for said, (symbol, value) in MARKS.items():
         marker = {"symbol": symbol, "size": 12, "color": colours, "line": {"width": 2, "color": colours}}
-        values = [100 * value(run) for run in runs]
+        points = {"x": [100 * value(run) for run in runs], "y": names, "mode": "markers", "marker": marker}
         hover = f"%{{y}}, {said}: %{{x:.2f}} %<extra></extra>"
-        figure.add_trace(go.Scatter(name=said, x=values, y=names, mode="markers", marker=marker, hovertemplate=hover))
+        figure.add_trace(go.Scatter(name=said, **points, hovertemplate=hover, showlegend=False))
+        marker = marker | {"color": REFERENCE_COLOUR, "line": {"width": 2, "color": REFERENCE_COLOUR}}
+        key = {"x": [None], "y": [names[0]], "mode": "markers", "marker": marker}  # a mark is of no run in the legend
+        figure.add_trace(go.Scatter(name=said, **key, hoverinfo="skip"))
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     figure.update_layout(height=120 + 38 * len(runs))
     return figure
@@ -60,16 +61,15 @@ def gain_map(runs: Sequence[Run], clients: Sequence[str]) -> go.Figure:
     steps = (0, 0.01, 0.03, 0.1, 0.25, 0.5, 1)  # by the root: small gains are seen beside large losses
     scale = [(0.5 - x / 2, transparent(PALETTE[1], 0.85 * x**0.5)) for x in reversed(steps)]
     scale += [(0.5 + x / 2, transparent(PALETTE[0], 0.85 * x**0.5)) for x in steps]
-    numbers = np.char.mod("%+.1f", np.round(gains, 1) + 0.0)
+    readable = len(clients) <= FEW_CLIENTS // 2 and gains.size <= CELLS_WITH_NUMBERS
+    numbers = np.where(np.abs(gains) < 0.05, "0", np.char.mod("%+.1f", gains))
     figure = canvas("client", "")
     figure.add_trace(
         cells(
             gains,
             clients,
             [folded(run.name) for run in shown],
-            np.where(np.abs(gains) < 0.05, "0", numbers)
-            if gains.size <= CELLS_WITH_NUMBERS and len(clients) <= 20
-            else None,
+            numbers if readable else None,
             zmin=-end,
             zmax=end,
             colorscale=scale,
@@ -77,11 +77,9 @@ def gain_map(runs: Sequence[Run], clients: Sequence[str]) -> go.Figure:
             colorbar={"title": {"text": "points"}, "thickness": 10, "outlinewidth": 0},
         )
     )
-    figure.update_xaxes(
-        type="category", showgrid=False, **({"dtick": 1} if len(clients) <= NAMED_CLIENTS else {"nticks": 20})
-    )
+    figure.update_xaxes(type="category", showgrid=False, **name_ticks(clients, 20))
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    figure.update_layout(height=150 + 40 * max(len(shown), 2), meta={"least": 140 + 34 * min(len(clients), 20)})
+    figure.update_layout(height=150 + 40 * max(len(shown), 2), meta={"least": 140 + CELL * min(len(clients), 20)})
     return figure
 
 
@@ -116,11 +114,6 @@ def spent_bars(runs: Sequence[Run]) -> go.Figure:
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     figure.update_layout(height=130 + 36 * max(len(runs), 3), bargap=0.3, barmode="stack")
     return figure
-
-
-def folded(name: str) -> str:
-    """A name for the side of a figure: long ones in several lines."""
-    return "<br>".join(map(text, wrap(name, 24))) or " "
 
 
 def _bar(names: Sequence[str], values: Any, colours: Sequence[str], pattern: str = "") -> go.Bar:

@@ -1,7 +1,9 @@
 """What all figures have in common; they have no ground of their own: the page gives them its light or dark."""
 
 from collections.abc import Sequence
-from html import escape
+from html import escape, unescape
+from math import ceil
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ GRID = "rgba(128,128,128,0.25)"
 LINE = "rgba(128,128,128,0.7)"
 FEW_CLIENTS = 30  # up to here each client has its own place in a figure
 PANEL, CELL = 340, 32  # pixels that one of several needs: on a phone such a figure is moved sideways
+LEGEND_LINE = 100  # letters beside each other
 CELLS_WITH_NUMBERS = 400  # more cells than this cannot be read as text
 
 
@@ -76,11 +79,32 @@ def text(name: object) -> str:
     return escape(str(name), quote=False)
 
 
+def folded(name: str, width: int = 30) -> str:
+    """A name for a legend or the side of a figure: long ones in several lines."""
+    return "<br>".join(map(text, wrap(name, width))) or " "
+
+
+def name_ticks(names: Sequence[str], most: int = 40, letters: int = 18) -> dict[str, list[str]]:
+    """Marks on an axis of names: some of many, and of long ones the beginning and the end."""
+    some = list(names[:: ceil(len(names) / most)])
+    plain = [unescape(name) for name in some]
+    half = letters // 2
+    said = [name if len(name) <= letters else f"{name[:half]}…{name[half + 1 - letters :]}" for name in plain]
+    return {"tickvals": some, "ticktext": [text(name) for name in said]}
+
+
 def trace(run: Run, **values: Any) -> go.Scatter:
     """A trace in the run's colours."""
     marker = {"color": run.colour} | values.pop("marker", {})
     line = {"color": run.colour, "dash": run.dash, "width": 2}
-    return go.Scatter(name=text(run.name), legendgroup=text(run.name), line=line, marker=marker, **values)
+    return go.Scatter(name=folded(run.name, 40), legendgroup=text(run.name), line=line, marker=marker, **values)
+
+
+def with_room(figure: go.Figure) -> go.Figure:
+    """Higher by what its legend takes if it has many lines."""
+    names = [one.name or "" for one in figure.data if one.showlegend is not False]
+    rows = ceil(sum(len(name) + 8 for name in names) / LEGEND_LINE)
+    return figure.update_layout(height=figure.layout.height + 20 * max(rows - 2, 0))
 
 
 def band(run: Run, x: np.ndarray, mean: np.ndarray, std: np.ndarray, strength: float) -> go.Scatter:

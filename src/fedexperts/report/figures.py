@@ -12,10 +12,12 @@ from fedexperts.report.drawing import (
     band,
     canvas,
     heat_map,
+    name_ticks,
     text,
     trace,
     transparent,
     whole_ticks,
+    with_room,
 )
 from fedexperts.report.runs import PALETTE, Run, line_up, lines
 
@@ -46,7 +48,7 @@ def accuracy_curves(records: Sequence[Record]) -> go.Figure:
             curve = run_line(line.run, line.rounds, mean)
         lines_above.append(curve.update(more))
     figure.add_traces(lines_above)
-    return figure
+    return with_room(figure)
 
 
 def loss_curves(records: Sequence[Record]) -> go.Figure:
@@ -57,7 +59,7 @@ def loss_curves(records: Sequence[Record]) -> go.Figure:
         rounds, total = sums(trained, "train_loss")
         clients = np.unique([row["round"] for row in trained], return_counts=True)[1]
         figure.add_trace(run_line(run, rounds, total / clients, "%{y:.4f}"))
-    return figure
+    return with_room(figure)
 
 
 def client_accuracy(records: Sequence[Record]) -> go.Figure:
@@ -95,10 +97,10 @@ def client_accuracy(records: Sequence[Record]) -> go.Figure:
         **whole_ticks(len(runs[0].selected.clients)),
     )
     if (names := own_names(runs[0].record)) and not in_order:
-        figure.update_xaxes(tickmode="array", tickvals=list(range(len(names))), ticktext=names)
+        figure.update_xaxes(name_ticks(names) | {"tickvals": list(range(len(names)))})
     if compared:
         figure.add_hline(y=0, line={"color": LINE, "width": 1.5})
-    return figure
+    return with_room(figure)
 
 
 def own_names(record: Record) -> list[str]:
@@ -122,7 +124,7 @@ def label_picture(
     )
     if client_names:
         figure.data[0].y = list(client_names)
-        figure.update_yaxes(type="category", dtick=None)
+        figure.update_yaxes(type="category", dtick=None, **name_ticks(client_names))
     if title:
         figure.update_layout(title={"text": text(title)}, margin={"t": 60})
     return figure

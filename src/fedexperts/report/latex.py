@@ -27,7 +27,7 @@ def latex_table(runs: Sequence[Run]) -> str:
         _column(found, kind, value, repeated, spread=place < len(KINDS)) for place, (kind, value) in enumerate(readings)
     ]
     headers = ["method", *KINDS, r"worst 10\,\%"]
-    body = [" & ".join([escape(line.run.name), *cells]) + r" \\" for line, *cells in zip(found, *columns, strict=True)]
+    body = [" & ".join([_name(line), *cells]) + r" \\" for line, *cells in zip(found, *columns, strict=True)]
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}",
@@ -45,6 +45,10 @@ def latex_table(runs: Sequence[Run]) -> str:
             "",
         ]
     )
+
+
+def _name(line: Line) -> str:
+    return escape(line.run.name.removesuffix(f", {len(line.runs)} seeds"))  # the caption says that
 
 
 def escape(text: str) -> str:

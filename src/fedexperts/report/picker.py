@@ -7,6 +7,7 @@ import numpy as np
 
 from fedexperts.measure import MEANING, Record, task_of
 from fedexperts.report.drawing import canvas, text
+from fedexperts.report.facts import partition
 from fedexperts.report.figures import ACCURACY
 from fedexperts.report.pieces import Pieces, holder, table
 from fedexperts.report.runs import Run
@@ -22,13 +23,12 @@ def picker(runs: Sequence[Run], pieces: Pieces) -> str:
     tasks: dict[object, list[Run]] = {}
     for run in runs:
         tasks.setdefault(task_of(run.record), []).append(run)
-    pieces.clients = [_task(own, many=len(tasks) > 1) for own in tasks.values()]
+    pieces.clients = [_task(own) for own in tasks.values()]
     layouts = (canvas("round", ACCURACY.removeprefix("mean "), "x unified"), canvas("class", "samples"))
-    layouts[1].update_layout(showlegend=False)
     layouts[1].update_xaxes(type="category", showgrid=False)
     for name, figure in zip(FIGURES, layouts, strict=True):
-        figure.update_layout(height=340)
-        pieces.figure(name, figure)
+        figure.update_layout(height=340, showlegend=False)  # the table beside it says whose line is which
+        pieces.figure(name, figure, showlegend=name == "one-client-accuracy")
     drawings = [
         f"<div><h4>{escape(heading)}</h4>{holder(name, heading, 340)}</div>" for name, heading in FIGURES.items()
     ]
@@ -47,14 +47,12 @@ def picker(runs: Sequence[Run], pieces: Pieces) -> str:
     )
 
 
-def _task(runs: Sequence[Run], many: bool) -> dict[str, object]:
+def _task(runs: Sequence[Run]) -> dict[str, object]:
     """The clients of one task, under each of its runs; accuracies as hundredths of a percent, whole."""
     first = runs[0].record
     names = list(first.client_names) or [str(k) for k in range(len(first.counts))]
     return {
-        "name": f"{first.settings.data}, {first.settings.partition}, seed {first.settings.seed}"
-        if many
-        else first.settings.data,
+        "name": f"{first.settings.data}, {partition(first.settings)}, seed {first.settings.seed}",
         "clients": names,
         "classes": [text(name) for name in first.class_names],
         "counts": first.counts.tolist(),

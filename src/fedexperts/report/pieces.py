@@ -61,9 +61,9 @@ class Pieces:
                 f"{holder(name, heading, figure.layout.height, least)}</figure>"
             )
 
-    def figure(self, name: str, figure: go.Figure) -> int:
+    def figure(self, name: str, figure: go.Figure, **on_paper: object) -> int:
         """Keep a figure under a name; how wide it must be at least is the answer."""
-        more = as_json({"paper": for_paper(figure), "csv": figure_csv(figure)})
+        more = as_json({"paper": for_paper(figure) | on_paper, "csv": figure_csv(figure)})
         self._figures[name] = f"{figure.to_json()[:-1]},{more[1:]}"
         return least_width(figure)
 

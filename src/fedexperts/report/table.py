@@ -152,7 +152,8 @@ def gain_columns(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _client(run: Run, number: int) -> str:
-    return str(run.record.client_names[number] if run.record.client_names else number)
+    name = str(run.record.client_names[number] if run.record.client_names else number)
+    return name if len(name) <= 24 else f"{name[:12]}…{name[-11:]}"
 
 
 def table_csv(cells: Mapping[str, Sequence[str]]) -> str:

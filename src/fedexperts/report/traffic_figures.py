@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from fedexperts.analyses import Growth
 from fedexperts.measure import Record
 from fedexperts.methods import Channel
-from fedexperts.report.drawing import canvas, panels, text, trace
+from fedexperts.report.drawing import canvas, folded, panels, text, trace, with_room
 from fedexperts.report.figures import ACCURACY, run_line, sums
 from fedexperts.report.runs import Line, line_up
 
@@ -35,7 +35,7 @@ def traffic(records: Sequence[Record]) -> go.Figure:
         else:
             level = 100 * run.selected.mean
             figure.add_trace(trace(run, x=[0, end], y=[level, level], mode="lines", hovertemplate="%{y:.2f} %, no MB"))
-    return figure
+    return with_room(figure)
 
 
 def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
@@ -54,7 +54,7 @@ def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
         for line, dash, name, values in sent:
             y = values if panel == 1 else np.cumsum(values)
             shown = go.Scatter(
-                name=text(f"{line.run.name}, {name}"),
+                name=folded(f"{line.run.name}, {name}", 40),
                 legendgroup=text(f"{line.run.name}, {name}"),
                 showlegend=panel == 1,
                 x=np.unique([row["round"] for row in line.run.record.rows]),
@@ -74,7 +74,7 @@ def traffic_over_rounds(drawn: Sequence[Line]) -> go.Figure:
         shown = trace(line.run, **step, hovertemplate="round %{x}: %{y:.3g} sub-experts")
         figure.add_trace(shown.update(line={"shape": "hv"}), row=1, col=3)
         figure.update_yaxes(title={"text": "sub-experts"}, rangemode="tozero", col=3)
-    return figure
+    return with_room(figure)
 
 
 def _sent_by_evaluation(record: Record) -> np.ndarray:

@@ -79,7 +79,8 @@ def _named(values: Sequence[Any], axis: Any) -> Sequence[Any]:
     """Places on an axis by the names that stand there, where each has one."""
     ticks = dict(zip(_listed(axis.tickvals), _listed(axis.ticktext), strict=False))
     found = _listed(values)
-    return [ticks[value] for value in found] if ticks and set(found) <= set(ticks) else found
+    places = ticks and set(found) <= set(ticks) and not any(isinstance(value, str) for value in found)
+    return [ticks[value] for value in found] if places else found
 
 
 def _listed(values: Any) -> list[Any]:

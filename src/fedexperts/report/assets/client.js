@@ -61,7 +61,7 @@ function table(task, k) {
     const row = document.createElement("tr"), swatch = document.createElement("span");
     const name = cell(row, "td", plain(run.name));
     swatch.className = "swatch";
-    swatch.style.borderTopColor = run.colour;
+    swatch.style.borderTop = `3px ${{ solid: "solid", dot: "dotted" }[run.dash] || "dashed"} ${run.colour}`;
     name.prepend(swatch);
     for (const kind of ["last", "selected", "peak"]) cell(row, "td", percent(run[kind][k]));
     const gain = run.gains ? run.gains[k] : null;
