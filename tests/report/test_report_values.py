@@ -36,9 +36,8 @@ def test_cells_of_a_table_of_colours():
 def test_many_clients_in_order_keep_their_numbers(make_record):
     record = make_record("fedmoe", clients=100, rounds=2)
     found = {int(row["client"]): float(row["test accuracy, %"]) for row in rows(client_accuracy([record]))}
-    np.testing.assert_allclose(
-        [found[k] for k in range(100)], 100 * np.array(record.figures["selected"].clients), atol=1e-6
-    )
+    accuracy = np.array(record.figures["selected"].clients)
+    np.testing.assert_allclose([found[k] for k in range(100)], 100 * accuracy, atol=1e-6)
 
 
 def test_at_a_glance(three):
