@@ -45,3 +45,23 @@ def test_trackers(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert code == 0, (text, err)
     for folder in ("tracked/fedper/tensorboard", "tracked/standalone/tensorboard", "logs/first"):
         assert len(list(Path(folder).glob("events.out.tfevents.*"))) == 1, folder
+
+
+def test_page(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line)[1:] for kind, text in pieces("page.md") if kind == "sh" for line in text.splitlines()]
+    assert [words[0] for words in commands] == ["compare", *["report"] * 4]
+    for words in commands:
+        if "--figures" in words:  # draws with a browser: tests/browser
+            continue
+        code, _, err = cli(*words)
+        assert (code, err) == (0, ""), words
+    for page in ("demo/report.html", "page.html"):
+        text = Path(page).read_text(encoding="utf-8")
+        for chapter in re.findall(
+            r"^\d\. \*\*([^*]+)\*\*", (DOCS / "page.md").read_text(encoding="utf-8"), re.MULTILINE
+        )[1:]:
+            assert f"<h2>{chapter}</h2>" in text or chapter == "Inside a method", chapter
+        assert "<h2>Inside FedMoE</h2>" in text
+    assert "Gate of" in Path("plain.html").read_text(encoding="utf-8")  # it was asked before, and stays
+    assert "FedMoE" in Path("table.tex").read_text(encoding="utf-8")
