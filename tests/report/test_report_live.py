@@ -12,7 +12,7 @@ def test_a_run_from_its_beginning_to_its_end(tmp_path):
     task = fedexperts.Task.of(data="digits", clients=3, samples_per_client=60)
     done = fedexperts.run("fedavg", task, out=folder, rounds=3, device="cpu").record
     shown.mkdir()
-    watched = Watched(lambda: [shown])
+    watched = Watched(lambda: [shown], pause=0)
     assert Record.so_far(shown) is None
     for name in (SETTINGS, "labels.csv"):
         (shown / name).write_bytes((folder / name).read_bytes())

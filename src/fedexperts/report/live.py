@@ -7,6 +7,7 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 
 from fedexperts.config import Settings
 from fedexperts.errors import FedExpertsError
@@ -29,13 +30,17 @@ class Known:
 
 
 class Watched:
-    """Runs in some folders, which may still begin. A folder is read again only when its files have changed."""
+    """Runs in some folders, which may still begin. A folder is read again only when its files have changed.
 
-    def __init__(self, find: Callable[[], Sequence[Path]]) -> None:
-        self._find = find
+    A page is not made again before `pause` times as long as it took have gone by: the runs need the machine.
+    """
+
+    def __init__(self, find: Callable[[], Sequence[Path]], pause: float = 4) -> None:
+        self._find, self._pause = find, pause
         self._known: dict[Path, Known] = {}
         self._lock = Lock()
         self._version, self._pieces = "", Pieces("")
+        self._again = 0.0  # before this moment nothing is read again
 
     def page(self) -> str:
         """The whole page as it is now."""
@@ -51,12 +56,15 @@ class Watched:
 
     def _now(self) -> tuple[str, Pieces]:
         with self._lock:  # browsers ask at the same time
+            if (began := monotonic()) < self._again:
+                return self._version, self._pieces
             stamps = {folder: _stamp(folder) for folder in self._find()}
             order = sorted(stamps, key=lambda folder: stamps[folder][0])  # as they began: a run keeps its colour
             version = json.dumps([[str(folder), stamps[folder]] for folder in order])
             if version != self._version:
                 known = {folder: self._read(folder, stamps[folder]) for folder in order}
                 self._version, self._pieces, self._known = version, _put_together(known), known
+                self._again = monotonic() + self._pause * (monotonic() - began)
             return self._version, self._pieces
 
     def _read(self, folder: Path, stamp: Stamp) -> Known:
