@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import fedexperts
-from fedexperts.engine import Observer
+from fedexperts.engine import Observer, Simulation
 from fedexperts.report.live import Watched
 from fedexperts.report.server import Server
 
@@ -27,6 +27,9 @@ class Gate(Observer):
 
     def __init__(self) -> None:
         self.rounds = Semaphore(0)
+
+    def started(self, simulation: Simulation) -> None:
+        assert self.rounds.acquire(timeout=60)
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         assert self.rounds.acquire(timeout=60)
@@ -47,7 +50,7 @@ class Going:
         fedexperts.run("fedavg", task, out=self.folder, rounds=5, device="cpu", observers=[self.gate])
 
     def end(self) -> None:
-        for _ in range(5):
+        for _ in range(6):
             self.gate.rounds.release()
         self._threads[0].join()
         self.server.shutdown()
@@ -64,17 +67,20 @@ def going(tmp_path: Path) -> Iterator[Going]:
 
 def test_the_page_follows_a_run_and_stays_where_the_reader_is(opened: Open, going: Going) -> None:
     with opened(going.server.url, "phone") as page:
+        expect(page.locator("h1")).to_have_text("Waiting for a first round")
+        going.gate.rounds.release()
         expect(page.locator("#progress")).to_contain_text("round 1 of 5", timeout=30_000)
         page.locator("#pick-client").select_option("1")
         page.locator("#comparison").get_by_role("button", name="last").click()
         page.locator("#figure-training-loss").scroll_into_view_if_needed()
         page.locator("#drawing-training-loss .main-svg").first.wait_for()
-        before = page.evaluate("scrollY")
+        before = page.locator("#figure-training-loss").bounding_box()
         for number in (2, 3):
             going.gate.rounds.release()
             expect(page.locator("#progress")).to_contain_text(f"round {number} of 5", timeout=30_000)
             expect(page.locator("#drawing-training-loss .points path")).to_have_count(number)
-        assert page.evaluate("scrollY") == before > 0
+        assert page.locator("#figure-training-loss").bounding_box() == before
+        assert page.evaluate("scrollY") > 0
         expect(page.locator("#pick-client")).to_have_value("1")
         expect(page.locator("#comparison th[aria-sort]")).to_have_text("last")
         for _ in range(3):

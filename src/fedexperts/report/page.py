@@ -34,7 +34,7 @@ def page_of(records: Sequence[Record], progress: Iterable[str] = ()) -> Pieces:
     runs = line_up(records)
     pieces = Pieces(title(runs))
     pieces.add(*progress)
-    pieces.add(f'<p class="verdict">{prose(verdict(runs))}</p>')
+    pieces.add(f'<p class="verdict" id="verdict">{prose(verdict(runs))}</p>')
     pieces.add(definitions(facts([run.record.settings for run in runs])))
     pieces.chapter("Result", _result(runs, pieces))
     pieces.chapter("How it got there", pieces.figures(chapters.course(records)))

@@ -1,10 +1,20 @@
 // Only on the page that `fedexperts watch` serves: new rounds come into it, and it stays where the reader is.
 const sign = document.getElementById("live");
 
+function blank(node) {
+  return node.nodeType === Node.TEXT_NODE && !node.data.trim();
+}
+
+// Makes the old tree what the fresh one is, and leaves alone whatever is the same: nothing moves that need not.
 function morph(old, fresh) {
+  const wanted = [...fresh.childNodes].filter(node => !blank(node));
+  const ids = new Set(wanted.map(node => node.id).filter(Boolean));
+  for (const child of [...old.childNodes]) {
+    if (blank(child) || (child.id && !ids.has(child.id))) child.remove();
+  }
   const known = new Map([...old.children].filter(child => child.id).map(child => [child.id, child]));
   let at = old.firstChild;
-  for (const next of [...fresh.childNodes]) {
+  for (const next of wanted) {
     const same = next.id ? known.get(next.id) : at && !at.id && at.nodeName === next.nodeName ? at : null;
     if (!same) {
       old.insertBefore(next, at);
@@ -12,22 +22,27 @@ function morph(old, fresh) {
     }
     if (same === at) at = at.nextSibling;
     else old.insertBefore(same, at);
-    if (same.nodeType === Node.TEXT_NODE) {
-      if (same.data !== next.data) same.data = next.data;
-    } else if (!same.hasAttribute("data-keep")) {
-      for (const name of ["class", "style", "value", "max"]) {
-        if (next.hasAttribute(name) && same.getAttribute(name) !== next.getAttribute(name)) {
-          same.setAttribute(name, next.getAttribute(name));
-        } else if (!next.hasAttribute(name)) same.removeAttribute(name);
-      }
-      morph(same, next);
-    }
+    update(same, next);
   }
   while (at) {
     const gone = at;
     at = at.nextSibling;
     gone.remove();
   }
+}
+
+function update(same, next) {
+  if (same.nodeType === Node.TEXT_NODE) {
+    if (same.data !== next.data) same.data = next.data;
+    return;
+  }
+  if (same.hasAttribute("data-keep")) return;
+  for (const name of ["class", "style", "value", "max"]) {
+    const value = next.getAttribute(name);
+    if (value === null) same.removeAttribute(name);
+    else if (same.getAttribute(name) !== value) same.setAttribute(name, value);
+  }
+  morph(same, next);
 }
 
 function show(news) {
