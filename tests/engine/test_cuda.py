@@ -98,7 +98,7 @@ SOME = ["fedavg", "fedemoe", "fedmoe", "fedmoe-da", "pm-moe"]
 def test_captured_steps_equal_the_cpu_loop(
     name: str, settings: dict[str, Any], executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Enough steps that most run as graphs. DualFed has BatchNorm behind a ReLU: units that hardly live are enlarged some
+    # Enough steps that most run as graphs. DualFed has BatchNorm behind a ReLU: it enlarges units that hardly live some
     # hundred times in every step, so that rounding in float64 is seen after twenty epochs.
     values = {"rounds": 4 if name == "dualfed" else 8} | settings
     try:
