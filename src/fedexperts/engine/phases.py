@@ -129,7 +129,7 @@ class Profile:
             self._end_trace()
         elif self._path is not None and self._trace is None:
             os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would write of every start and stop
-            self._trace = profile(activities=self._kinds)
+            self._trace = profile(activities=self._kinds, acc_events=True)
             self._trace.start()
 
     def _end_trace(self) -> None:

@@ -1,0 +1,146 @@
+"""Every registered method at the same setting: its round against a plain loop, and against what one model reaches.
+
+python benchmarks/methods.py --markdown FILE              on the GPU if there is one, else on the CPU, smaller
+python benchmarks/methods.py --only fedavg,fedmoe
+
+A round: all clients train an epoch and are evaluated. The plain loop is the same method with `--executor loop
+--no-graphs`: one client after another. One model's limit is what a single model's training over the same images, in
+batches of all clients' batches together, does in FLOPs per second; a method's share of it is over its training alone.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plain
+import torch
+from bench import BATCH, LR, TRAIN, images, machine, network, seconds, simulation
+
+from fedexperts.engine import Simulation
+from fedexperts.engine.phases import Profile, Spent
+from fedexperts.measure import FlopMeter
+from fedexperts.methods import registry
+from fedexperts.task import Task
+
+HEADING = (
+    "method", "executor", "first round, s", "round, ms", "plain loop, ms", "ratio", "share of the limit", "time",
+)  # fmt: skip
+NOTED = 0.1
+"""Phases with at least so much of a round are named."""
+
+
+class Counted(FlopMeter):
+    """The FLOPs of the last round, of all clients."""
+
+    total = 0
+
+    def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
+        self.total = sum(self.present.values())
+        super().ended(round_number, losses)
+
+
+@dataclass
+class Setting:
+    """What all methods have in common here."""
+
+    task: Task
+    model: str
+    device: str
+    precision: str
+    limit: float = field(init=False)  # FLOPs per second
+
+    def __post_init__(self) -> None:
+        samples = np.concatenate([client.train for client in self.task.clients])
+        inputs, labels = torch.from_numpy(self.task.dataset.inputs), torch.from_numpy(self.task.dataset.labels)
+        index = torch.from_numpy(samples)
+        batch = len(self.task.clients) * BATCH
+        one = plain.one_model(
+            network(self.model, self.device), inputs[index].to(self.device), labels[index].to(self.device), batch, LR
+        )
+        self.limit = self.flops("fedavg") / seconds(one)
+
+    def simulation(self, method: str, **values: Any) -> Simulation:
+        common = {"device": self.device, "precision": self.precision, "store": "device" if self.on_gpu else "memory"}
+        return simulation(method, self.task, **(common | values))
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    def flops(self, method: str) -> float:
+        """Of a round, the second: PM-MoE's first only makes the pool."""
+        sim = self.simulation(method, executor="loop", graphs=False)
+        meter = Counted(sim.data)
+        sim.observers = (*sim.observers, meter)
+        sim.step()
+        sim.step()
+        sim.executor.close()
+        return meter.total
+
+
+def measured(method: str, setting: Setting) -> list[str]:
+    """A line of the table."""
+    sim = setting.simulation(method)
+    first = seconds(sim.step, warm_up=0, times=1)
+    ours = seconds(sim.step, warm_up=3 if setting.on_gpu else 1)
+    evaluation = seconds(sim.evaluate, warm_up=1, times=3)
+    with Profile(sim.device, 3, None) as profile:
+        for _ in range(3):
+            sim.step()
+            profile.ended()
+    said = sim.executor.said
+    sim.executor.close()
+    loop = setting.simulation(method, executor="loop", graphs=False)
+    theirs = seconds(loop.step, warm_up=1, times=1 if setting.on_gpu else 2)
+    share = setting.flops(method) / setting.limit / max(ours - evaluation, 1e-9)
+    del sim, loop
+    if setting.on_gpu:
+        torch.cuda.empty_cache()
+    times = [f"{first:.1f}", f"{1e3 * ours:.1f}", f"{1e3 * theirs:,.0f}", f"{theirs / ours:.1f}", f"{share:.2f}"]
+    return [method, said, *times, in_words(profile.spent)]
+
+
+def in_words(spent: Spent) -> str:
+    """The phases that matter, the largest first; on a GPU by its own clock."""
+    times = spent.device or spent.host
+    whole = sum(times.values()) or 1
+    parts = sorted(((time / whole, name) for name, time in times.items() if time >= NOTED * whole), reverse=True)
+    return ", ".join(f"{name} {100 * part:.0f} %" for part, name in parts)
+
+
+def markdown(title: str, environment: Mapping[str, str], lines: Sequence[Sequence[str]]) -> str:
+    table = [HEADING, ("---", "---", *["--:"] * 5, "---"), *lines]
+    about = " · ".join(f"{name} {value}" for name, value in environment.items())
+    return "\n".join([about, "", f"### {title}", "", *("| " + " | ".join(line) + " |" for line in table)]) + "\n"
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--clients", type=int, default=50 if on_gpu else 10)
+    parser.add_argument("--model", default="cnn-da", help="the two filters' widths are 6 and 16, of cnn-pm 32 and 64")
+    parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 100, help="of each client, to train")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--only", help="these methods, with commas")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
+    sizes = parser.parse_args()
+    task = images(sizes.clients, sizes.model, sizes.images)
+    setting = Setting(task, sizes.model, sizes.device, sizes.precision)
+    environment = machine(sizes.device, sizes.commit)
+    title = f"{sizes.clients} clients × {sizes.images} images, {sizes.model}, batch {BATCH}, {sizes.precision}"
+    print(" · ".join(f"{name} {value}" for name, value in environment.items()), title, " | ".join(HEADING), sep="\n")
+    lines: list[list[str]] = []
+    for method in sizes.only.split(",") if sizes.only else registry():
+        lines.append(measured(method, setting))
+        print(" | ".join(lines[-1]), flush=True)
+        if sizes.markdown:
+            sizes.markdown.write_text(markdown(title, environment, lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

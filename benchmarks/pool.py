@@ -1,0 +1,52 @@
+"""PM-MoE's second phase with 20 and with 100 clients: one pool for all, not a copy of it for each.
+
+python benchmarks/pool.py                                 on the GPU if there is one, else on the CPU
+python benchmarks/pool.py --device cpu --images 100 --markdown FILE
+
+A round: every client trains its gate an epoch over the pool and is evaluated; the base is FedPer, whose personal module
+is the head. Memory is what the allocator of the GPU held at most beside the samples; on a CPU nobody counts it.
+"""
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import torch
+from bench import TRAIN, images, machine, report, seconds, simulation
+
+from fedexperts.methods.message import inside
+
+COUNTS = (20, 100)
+
+
+def phase_two(clients: int, sizes: argparse.Namespace) -> dict[str, float]:
+    sim = simulation("pm-moe", images(clients, "cnn-pm", sizes.images), device=sizes.device)
+    on_gpu = sim.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    sim.step()
+    pool = sum(tensor.nbytes for tensor in inside(sim.server, "pool").values()) / 2**20
+    found = {"pool, MiB": pool, "a pool for each client, MiB": clients * pool}
+    found["round, ms"] = 1e3 * seconds(sim.step, warm_up=3 if on_gpu else 1, times=3)
+    found["round and client, ms"] = found["round, ms"] / clients
+    if on_gpu:
+        found["peak MiB beside the data"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    sim.executor.close()
+    return found
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 50, help="of each client, to train")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
+    sizes = parser.parse_args()
+    parts = {f"PM-MoE, {n} clients × {sizes.images} images": partial(phase_two, n, sizes) for n in COUNTS}
+    report(parts, machine(sizes.device, sizes.commit), sizes.markdown)
+
+
+if __name__ == "__main__":
+    main()
