@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import fedexperts
 from fedexperts.cli_page import take_pictures
@@ -18,6 +18,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 SIZES = {"phone": {"width": 390, "height": 800}, "desktop": {"width": 1280, "height": 900}}
 QUICK = {"rounds": 3, "batch_size": 32, "device": "cpu"}
 Open = Callable[..., AbstractContextManager[Page]]
+expect.set_options(timeout=30_000)  # a machine may be busy
 
 
 @pytest.fixture(scope="session")

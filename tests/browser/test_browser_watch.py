@@ -69,7 +69,7 @@ def test_the_page_follows_a_run_and_stays_where_the_reader_is(opened: Open, goin
     with opened(going.server.url, "phone") as page:
         expect(page.locator("h1")).to_have_text("Waiting for a first round")
         going.gate.rounds.release()
-        expect(page.locator("#progress")).to_contain_text("round 1 of 5", timeout=30_000)
+        expect(page.locator("#progress")).to_contain_text("round 1 of 5")
         page.locator("#pick-client").select_option("1")
         page.locator("#comparison").get_by_role("button", name="last").click()
         page.locator("#figure-training-loss").scroll_into_view_if_needed()
@@ -77,7 +77,7 @@ def test_the_page_follows_a_run_and_stays_where_the_reader_is(opened: Open, goin
         before = page.locator("#figure-training-loss").bounding_box()
         for number in (2, 3):
             going.gate.rounds.release()
-            expect(page.locator("#progress")).to_contain_text(f"round {number} of 5", timeout=30_000)
+            expect(page.locator("#progress")).to_contain_text(f"round {number} of 5")
             expect(page.locator("#drawing-training-loss .points path")).to_have_count(number)
         assert page.locator("#figure-training-loss").bounding_box() == before
         assert page.evaluate("scrollY") > 0
@@ -85,7 +85,7 @@ def test_the_page_follows_a_run_and_stays_where_the_reader_is(opened: Open, goin
         expect(page.locator("#comparison th[aria-sort]")).to_have_text("last")
         for _ in range(3):
             going.gate.rounds.release()
-        expect(page.locator("#progress")).to_contain_text("finished", timeout=30_000)
+        expect(page.locator("#progress")).to_contain_text("finished")
         expect(page.locator("#live")).to_have_text("live")
 
 
