@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fedexperts.methods import Channel
-from fedexperts.report.drawing import CELL, FEW_CLIENTS, LINE, canvas, cells, folded, name_ticks, panels, transparent
+from fedexperts.report.drawing import CELL, FEW_CLIENTS, canvas, cells, folded, name_ticks, panels, transparent
 from fedexperts.report.runs import PALETTE, REFERENCE_COLOUR, Run, ranked
 from fedexperts.report.table import PREFIXES, prefix_for, short
 
@@ -131,4 +131,4 @@ def _labels(names: Sequence[str], values: Any) -> go.Scatter:
         "text": [f" {one}" for one in said],
         "textposition": "middle right",
     }
-    return go.Scatter(**place, hoverinfo="skip", showlegend=False, cliponaxis=False, textfont={"color": LINE})
+    return go.Scatter(**place, hoverinfo="skip", showlegend=False, cliponaxis=False)
