@@ -98,6 +98,14 @@ def test_sweep_of_seeds_and_a_level(make_record):
     assert "level line" in section.how_to_read
 
 
+def test_values_with_a_zero_that_are_far_apart_stand_in_even_steps(make_record):
+    records = [make_record("fedmoe-da", options={"asked": asked}, rounds=2) for asked in (199, 0, 2)]
+    section = sections.sweep(records, called="P")
+    assert section.heading == "Accuracy against P"
+    assert list(section.figure.data[0].x) == ["0", "2", "199"]
+    assert section.figure.layout.xaxis.type == "category"
+
+
 def test_a_reference_on_another_task_says_so(make_record):
     records = [make_record("fedmoe", options={"gate_lr": rate}, rounds=2) for rate in (0.1, 0.2)]
     section = sections.sweep([*records, make_record("standalone", rounds=2, balanced=False)])

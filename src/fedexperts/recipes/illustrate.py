@@ -30,7 +30,7 @@ def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction
     if sweep:
         for data in dict.fromkeys(r.settings.data for _, records in cases.values() for r in records):
             own = [r for _, records in cases.values() for r in records if r.settings.data == data]
-            section = sections.sweep(own, recipe.over, recipe.published_as)
+            section = sections.sweep(own, recipe.over, recipe.published_as, recipe.axis)
             yield from _draw(own, [section], folder / f"{data}.html")
         return
     for case, records in cases.values():

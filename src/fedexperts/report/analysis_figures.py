@@ -26,6 +26,9 @@ from fedexperts.report.values import AGAIN
 
 FEW_GROUPS = 12  # up to here each client or class has a colour of its own
 
+FACTORS = 50
+"""So far apart are the largest and the smallest of a setting's values that were chosen by factors."""
+
 
 def client_differences(run: Run, other: Run, difference: Difference) -> go.Figure:
     """A bar for each client, in the colour of the better run."""
@@ -97,12 +100,14 @@ def cost_bars(runs: Sequence[Run], costs: Sequence[Cost | None]) -> go.Figure:
     return figure
 
 
-def sweep_lines(sweep: Sweep, looks: Sequence[Run]) -> go.Figure:
+def sweep_lines(sweep: Sweep, looks: Sequence[Run], called: str) -> go.Figure:
     """Accuracy against a setting, a line for each method, with ± one standard deviation over the seeds."""
     values = sorted({point.value for line in sweep.lines for point in line.points})
-    figure = canvas(sweep.setting.replace("_", " "), "mean test accuracy, %")
+    scale = _scale(values)
+    place = "{:g}".format if scale == "category" else float
+    figure = canvas(called, "mean test accuracy, %")
     for line, look in zip(sweep.lines, looks, strict=True):
-        x, mean = (np.array([getattr(point, name) for point in line.points]) for name in ("value", "mean"))
+        x, mean = np.array([place(point.value) for point in line.points]), np.array([p.mean for p in line.points])
         if any(point.std for point in line.points):
             std = np.array([point.std or 0 for point in line.points])
             figure.add_trace(band(look, x, mean, std, strength=0.15))
@@ -112,11 +117,19 @@ def sweep_lines(sweep: Sweep, looks: Sequence[Run]) -> go.Figure:
             figure.add_trace(trace(look, x=x, y=100 * mean, mode="lines+markers", marker=marker, hovertemplate=hover))
         else:
             level = [100 * line.level] * 2
-            ends = [values[0], values[-1]]
+            ends = [place(values[0]), place(values[-1])]
             figure.add_trace(trace(look, x=ends, y=level, mode="lines", hovertemplate="%{y:.2f} %"))
-    wide = values[0] > 0 and values[-1] / values[0] >= 50  # as learning rates are chosen: by factors
-    figure.update_xaxes(tickvals=values, type="log" if wide else "linear", zeroline=False)
+    ticks = [place(value) for value in values]
+    figure.update_xaxes(tickvals=ticks, type=scale, categoryarray=ticks, zeroline=False)
     return figure
+
+
+def _scale(values: Sequence[float]) -> str:
+    """Values chosen by factors, as learning rates are, stand by factors; with a zero among them, in even steps."""
+    least = min((value for value in values if value > 0), default=1.0)
+    if values[-1] / least < FACTORS:
+        return "linear"
+    return "log" if values[0] > 0 else "category"
 
 
 def weights_by_client(table: SampleTable, clients: Sequence[int], experts: Sequence[int]) -> go.Figure:

@@ -72,17 +72,18 @@ def cost(records: Sequence[Record], target: float | None = None) -> Section:
     )
 
 
-def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "selected") -> Section:
-    """Accuracy against the setting in which the runs differ (Figures 7 and 8)."""
+def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "selected", called: str = "") -> Section:
+    """Accuracy against the setting in which the runs differ (Figures 7 and 8); `called`: as a paper has it."""
     found = analyses.sweep(records, over, kind)
+    called = called or found.setting.replace("_", " ")
     seeds = any(point.seeds > 1 for line in found.lines for point in line.points)
     level = any(line.level is not None for line in found.lines)
     return Section(
-        f"Accuracy against {found.setting.replace('_', ' ')}",
+        f"Accuracy against {called}",
         f"Mean test accuracy over the clients, {MEANING[kind].partition(':')[0]}."
         + " A point with several seeds is their mean, the band ± one standard deviation over them." * seeds
         + " A level line is a method that has no such setting." * level,
-        drawn.sweep_lines(found, sweep_looks(found)),
+        drawn.sweep_lines(found, sweep_looks(found), called),
     )
 
 
