@@ -131,5 +131,5 @@ def test_other_gates_go_on_from_the_same_run_and_are_one_line_of_a_sweep(cli: Cl
     assert after | before == after
     assert {path.parent.name for path in after.keys() - before.keys()} == {"fedper+pm-moe-k3-seed0"}
     page = Path("out/figure/digits.html").read_text()
-    assert "Accuracy against top" in page
+    assert "Accuracy against k<" in page
     assert "fedper+pm-moe" not in page[page.index('id="data"') :]  # what is drawn
