@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedexperts import torchrun
 from fedexperts.analyses.tables import write_table
 from fedexperts.client import Client
 from fedexperts.config import EngineSettings, Settings, TaskSettings, TrainSettings
-from fedexperts.engine import ClientModel, Joining, Observer, Simulation
+from fedexperts.engine import ClientModel, DividedSimulation, Joining, Observer, Simulation, led, started
 from fedexperts.engine.store import MANIFEST
 from fedexperts.errors import DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.export import save_model
@@ -215,12 +216,27 @@ def execute(
             for empty in made:
                 empty.rmdir()
         raise
-    write_atomically(folder / SETTINGS, settings.to_toml())
+    if simulation.leads:
+        write_atomically(folder / SETTINGS, settings.to_toml())
     return _complete(simulation, history, folder, _begin(simulation, folder, observers))
 
 
 def claim(folder: Path, numbered: bool) -> tuple[Path, list[Path]]:
-    """Make a folder for one run, and nobody else's; with it the folders that were made, the innermost first."""
+    """Make a folder for one run, and nobody else's; with it the folders that were made, the innermost first.
+
+    Of several processes that do a run together the leader makes it, for all of them.
+    """
+    made: list[Path] = []
+
+    def claimed() -> str:
+        path, new = _claim(folder, numbered)
+        made.extend(new)
+        return str(path)
+
+    return Path(led(claimed)), made
+
+
+def _claim(folder: Path, numbered: bool) -> tuple[Path, list[Path]]:
     for number in count(1):
         path = folder.with_name(f"{folder.name}-{number:03}") if numbered else folder
         made = [parent for parent in (path, *path.parents) if not parent.exists()]
@@ -253,8 +269,9 @@ def resume(
     if (folder / STATE / MANIFEST).exists():
         simulation.restore()
         return _complete(simulation, history, folder, _before(simulation, folder))
-    for name in (HISTORY, FETCHES):  # stopped before the first checkpoint: from the beginning
-        (folder / name).unlink(missing_ok=True)
+    if simulation.leads:
+        for name in (HISTORY, FETCHES):  # stopped before the first checkpoint: from the beginning
+            (folder / name).unlink(missing_ok=True)
     return _complete(simulation, history, folder, _begin(simulation, folder, observers))
 
 
@@ -262,7 +279,7 @@ def load(folder: str | Path, data_dir: Path | None = None, task: Given | None = 
     """A finished run with its models. Clients that were given in Python are given again."""
     folder = Path(folder)
     record, settings = Record.load(folder), _saved_settings(folder, data_dir)
-    simulation, _ = _assemble(settings, _again(task, settings, folder), folder, ())
+    simulation, _ = _assemble(settings, _again(task, settings, folder), folder, (), alone=True)
     simulation.restore()
     return Result(record, simulation, folder, _before(simulation, folder))
 
@@ -290,15 +307,24 @@ def run_or_resume(
 
     A run that diverges is finished too: the same error comes again without training.
     """
-    if (record := finished(settings, folder)) is not None:
-        return record
+
+    def known() -> str:
+        if finished(settings, folder) is not None:
+            return "finished"
+        if not (folder / SETTINGS).exists():
+            return "new"
+        write_atomically(folder / SETTINGS, settings.to_toml())  # it may go on in another place
+        return "begun"
+
+    if (found := led(known)) == "finished":
+        return Record.load(folder)
     try:
-        if (folder / SETTINGS).exists():
-            write_atomically(folder / SETTINGS, settings.to_toml())  # it may go on in another place
+        if found == "begun":
             return resume(folder, observers, task=task).record
         return execute(settings, task, folder, observers).record
     except DivergedError as error:
-        write_atomically(folder / DIVERGED, str(error))
+        if torchrun.leads():
+            write_atomically(folder / DIVERGED, str(error))
         raise
 
 
@@ -319,14 +345,18 @@ def finished(settings: Settings, folder: Path) -> Record | None:
 
 
 def _assemble(
-    settings: Settings, task: Task | None, folder: Path | None, observers: Sequence[Observer]
+    settings: Settings, task: Task | None, folder: Path | None, observers: Sequence[Observer], alone: bool = False
 ) -> tuple[Simulation, History]:
+    """A run as it is before its first round: of this process `alone`, or of all that torchrun started."""
+    ranks = None if alone else started()
+    writes = folder if ranks is None or ranks.leads else None
     method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
     task = task or Task.of(settings.part(TaskSettings))
-    history = History(folder / HISTORY if folder else None)
-    fetches = [Fetches(folder / FETCHES)] if folder else []
-    state = folder / STATE if folder else None
-    return Simulation(method, task, settings, (history, *fetches, *observers), state), history
+    history, fetches = History(writes / HISTORY if writes else None), Fetches(writes / FETCHES if writes else None)
+    state, watching = folder / STATE if folder else None, (history, fetches, *observers)
+    if ranks is None:
+        return Simulation(method, task, settings, watching, state), history
+    return DividedSimulation(method, task, settings, watching, state, ranks=ranks), history
 
 
 def _begin(simulation: Simulation, folder: Path | None, observers: Sequence[Observer]) -> Record | None:
@@ -357,7 +387,7 @@ def _before(simulation: Simulation, folder: Path) -> Record | None:
 
 def _complete(simulation: Simulation, history: History, folder: Path | None, before: Record | None) -> Result:
     task = simulation.task
-    if folder is not None:
+    if folder is not None and simulation.leads:
         write_labels(folder / LABELS, task.dataset.class_names, task.client_names, task.counts)
     title, privacy = simulation.method.title or simulation.method.name, privacy_of(simulation)
     simulation.run()
@@ -380,10 +410,15 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         fingerprint=simulation.fingerprint,
         folder=folder,
     )
-    if folder is not None:
+
+    def write() -> None:
+        assert folder is not None
         for name, (header, rows) in simulation.method.tables(simulation.server).items():
             write_table(folder / name, header, ([f"{value:.6g}" for value in row] for row in rows))
         record.save(folder)
+
+    if folder is not None:
+        led(write)
     for observer in simulation.observers:
         observer.completed(folder)
     return Result(record, simulation, folder, before)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedexperts import torchrun
 from fedexperts.cli_federation import federation, node, server, site
 from fedexperts.cli_page import RUNS, Pictures, pages, show_table, take_pictures
 from fedexperts.cli_results import results
@@ -124,6 +125,8 @@ def compare(
     with _continues(f"the same command with --out {folder}") as stops, ProgressDisplay(console) as progress:
         watching = [progress, stops, *following]
         records = [api.run_or_resume(plan, folder / plan.method, task, watching) for plan in plans]
+    if not torchrun.leads():
+        return
     take_pictures(records, pictures, plans[0].data_dir)
     page = write_page(records, folder / "report.html")
     show_table(records)
@@ -340,7 +343,8 @@ def main() -> None:
     try:
         app(prog_name="fedexperts")
     except FedExpertsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if torchrun.leads():  # the others have the same
+            print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a folder that cannot be made, a disk that is full
         print(f"error: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)

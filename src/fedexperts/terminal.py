@@ -5,9 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedexperts import torchrun
 from fedexperts.errors import SettingsError
 
-console = Console()
+console = Console(quiet=not torchrun.leads())
 OPEN_ENDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 """For commands that take a method's own options."""
 

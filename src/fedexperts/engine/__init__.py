@@ -3,12 +3,14 @@
 from fedexperts.engine.batches import DeviceData, scaled
 from fedexperts.engine.client_model import ClientModel
 from fedexperts.engine.cohort import Cohort, Job, Query
+from fedexperts.engine.divided import DividedSimulation
 from fedexperts.engine.joining import Joining
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.phases import TRACE, Spent
+from fedexperts.engine.ranks import led, started
 from fedexperts.engine.rounds import Simulation, specs_for
 
 __all__ = [
-    "TRACE", "ClientModel", "Cohort", "DeviceData", "Evaluation", "Job", "Joining", "Observer", "Query", "Simulation",
-    "Spent", "scaled", "specs_for",
+    "TRACE", "ClientModel", "Cohort", "DeviceData", "DividedSimulation", "Evaluation", "Job", "Joining", "Observer",
+    "Query", "Simulation", "Spent", "led", "scaled", "specs_for", "started",
 ]  # fmt: skip

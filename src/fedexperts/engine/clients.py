@@ -85,6 +85,9 @@ class Clients(Member, ABC):
     def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
         """What of it peers give to a client."""
 
+    def expect(self, wanted: Mapping[int, Sequence[Want]], now: Round) -> None:
+        """All that will be fetched in a round, before the first of it is."""
+
     def noise(self, client: int, now: Round) -> np.random.Generator:
         """Where a client's noise of a round comes from, if there is to be any."""
         return now.stream("noise", client)

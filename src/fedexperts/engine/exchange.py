@@ -23,11 +23,16 @@ def exchange(clients: "Clients", received: Mapping[int, State], now: Round) -> N
     it serves what it has.
     """
     method, fleet = clients.method, clients.fleet
+    wanted = {
+        client: method.wants(Trained(clients.specs[client], fleet.present(client), heard), now)
+        for client, heard in received.items()
+    }
+    clients.expect(wanted, now)
     changes: dict[int, State] = {}
     for client, heard in received.items():
         spec = clients.specs[client]
         after = Trained(spec, fleet.present(client), heard, x=_revisited(clients, client, now))
-        fetched = clients.fetch(client, method.wants(after, now), now)
+        fetched = clients.fetch(client, wanted[client], now)
         for want, message in fetched.items():
             clients.passes(now.number, Channel.PEER, spec, message)
             for observer in clients.observers:

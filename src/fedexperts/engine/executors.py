@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedexperts import torchrun
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.captured import LoopGraphs
@@ -222,8 +223,9 @@ def numerics(precision: str) -> Iterator[None]:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The cores that this process may use: its share of them where several processes do a run together."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, there // torchrun.local_size())
 
 
 def pick_device(name: str, executor: str) -> torch.device:

@@ -68,7 +68,7 @@ class Fleet:
         for client in sorted(clients, key=lambda k: -self.specs[k].samples):  # most steps first: see Cohort
             members[self._group_of[client]].append(client)
         chunks = {group: _chunks(ids, self._room(group, len(clients))) for group, ids in members.items()}
-        for number in range(max(map(len, chunks.values()))):
+        for number in range(max(map(len, chunks.values()), default=0)):
             yield [self._bring(group, parts[number]) for group, parts in chunks.items() if number < len(parts)]
 
     def changed(self, cohort: Cohort) -> None:
@@ -127,6 +127,12 @@ class Fleet:
             self.changed(cohort)
         else:
             self.store.put(client, {**self.present(client), **changes})
+
+    def leave(self, client: int) -> State | None:
+        """Let a client go elsewhere, with what it keeps if it has trained yet; nothing of it stays on the device."""
+        self.flush()
+        self._resident.pop(self._group_of[client], None)
+        return self.store.pop(client)
 
     def _place(self, client: int) -> tuple[Cohort | None, int]:
         """The cohort on the device that a client is in, and where in it."""

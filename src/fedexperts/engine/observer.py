@@ -50,6 +50,12 @@ class Observer:
     def stopped(self, reason: BaseException) -> None:
         """The run ends here, before its last round: interrupted, or diverged."""
 
+    def noted(self) -> Any:
+        """What it has of the present round, as JSON: where several processes do a run together, the others get it."""
+
+    def add(self, noted: Any) -> None:
+        """Take in what the same observer in another process has noted of the present round."""
+
     def save(self) -> dict[str, Any]:
         """What a checkpoint must hold for this observer, as JSON."""
         return {}

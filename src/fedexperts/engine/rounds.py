@@ -12,10 +12,10 @@ import numpy as np
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
 from fedexperts.engine.member import first_of_each, fitting
-from fedexperts.engine.observer import Observer
+from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.phases import TRACE, Profile, phase
 from fedexperts.engine.server import Server
-from fedexperts.engine.store import write_manifest
+from fedexperts.engine.store import Record, write_manifest
 from fedexperts.engine.usable import Usable
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import Message, Method, Round, Want
@@ -50,6 +50,7 @@ class Simulation(Server, Usable):
         self.server = self.on_device(self.start)
         self.seconds = 0.0  # of all processes that worked on this run
         self.profile: Profile | None = None
+        self.leads = True  # of several processes that do a run together, the one that writes
 
     # --- rounds
 
@@ -59,7 +60,9 @@ class Simulation(Server, Usable):
             observer.started(self)
         left = self.settings.rounds - self.round
         if self.settings.profile and left:
-            self.profile = Profile(self.device, left, self.folder.parent / TRACE if self.folder else None)
+            self.profile = Profile(
+                self.device, left, self.folder.parent / TRACE if self.folder and self.leads else None
+            )
         try:
             with self.profile or nullcontext():
                 while self.round < self.settings.rounds:
@@ -95,11 +98,18 @@ class Simulation(Server, Usable):
         evaluating = self._due(self.settings.evaluate_every) or self._began()
         answers = self.predict_held_out() if evaluating else []
         if self.round < self.settings.rounds:  # while the device is busy
-            self.batches.prepare(self.sample(self.round + 1), self.round + 1)
-        losses = self.losses(done, now)
-        results = self.scores(answers)
+            self.batches.prepare(self.here(self.sample(self.round + 1)), self.round + 1)
+        losses, results = self.losses(done, now), self.scores(answers)
+        self.announce(losses, results if evaluating else None)
+
+    def here(self, clients: Sequence[int]) -> Sequence[int]:
+        """Those of the clients that are in this process."""
+        return clients
+
+    def announce(self, losses: Mapping[int, float], results: list[Evaluation] | None) -> None:
+        """Tell the observers how a round went."""
         for observer in self.observers:
-            if evaluating:
+            if results is not None:
                 observer.evaluated(self.round, results)
             observer.ended(self.round, losses)
 
@@ -107,7 +117,11 @@ class Simulation(Server, Usable):
         """Peers are in the same process; a part of the fetches fails, if that is asked for."""
         here = next(iter(self.fleet.present(client).values())).device  # some are on the device, others in the store
         through = reached(wants, self.settings.peer_drop, client, now)
-        return {want: self.method.serve(self.fleet.present(want.peer), want).to(here) for want in through}
+        return {want: self.serve(want).to(here) for want in through}
+
+    def serve(self, want: Want) -> Message:
+        """What a peer gives."""
+        return self.method.serve(self.fleet.present(want.peer), want)
 
     # --- the state of a run
 
@@ -118,7 +132,7 @@ class Simulation(Server, Usable):
                 f"the {before.method.name} run that this one begins with has other data, or another split of it; "
                 "give both the same task and seed"
             )
-        for client in range(len(self.specs)):
+        for client in self.everybody:
             fresh, found = self.fleet.fresh(client), before.client_state(client)
             if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
                 raise SavedStateError(
@@ -133,7 +147,12 @@ class Simulation(Server, Usable):
         if self.folder is None:
             return
         self.fleet.flush()
-        rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": self.store.save()}
+        self.write_checkpoint(self.store.save())
+
+    def write_checkpoint(self, clients: dict[str, Record]) -> None:
+        """The clients' files are there; the rest, and that they belong together."""
+        assert self.folder is not None
+        rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": clients}
         write_manifest(self.folder, {**self.saved(self.folder), **rest})
 
     def restore(self) -> None:
@@ -147,7 +166,7 @@ class Simulation(Server, Usable):
             )
         self.continues(self.folder, manifest)
         self.server = self.on_device(self.server)
-        self.store.load(manifest["clients"])
+        self.store.load(manifest["clients"], set(self.everybody))
         self.seconds = manifest["seconds"]
 
     @cached_property

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Store:
         self._files: dict[int, Record] = {}  # the newest file of each client
         self._saved: dict[int, Record] = {}  # what the last checkpoint names
         self._versions: dict[int, int] = {}
+        self.writer, self.writers = 0, 1  # of several that write to the folder, which one; they number files apart
 
     def get(self, client: int) -> State | None:
         """The client's kept tensors, or nothing if it never trained."""
@@ -57,6 +58,13 @@ class Store:
             self._live[client] = {n: t.detach().to(self.device, copy=True) for n, t in tensors.items()}
             self._files.pop(client, None)
 
+    def pop(self, client: int) -> State | None:
+        """The client's kept tensors, which are no longer kept here."""
+        tensors = self.get(client)
+        for place in (self._live, self._files, self._saved):
+            place.pop(client, None)
+        return tensors
+
     def save(self) -> dict[str, "Record"]:
         """Bring all to disk; only what changed since the last time is written."""
         for client, tensors in self._live.items():
@@ -65,11 +73,11 @@ class Store:
         self._saved = dict(self._files)
         return {str(client): record for client, record in sorted(self._files.items())}
 
-    def load(self, records: Mapping[str, "Record"]) -> None:
-        """Continue from what a checkpoint names."""
-        self._files = {int(client): record for client, record in records.items()}
+    def load(self, records: Mapping[str, "Record"], here: Container[int]) -> None:
+        """Continue from what a checkpoint names, with the clients that are here."""
+        self._versions = {int(client): int(r["file"].rsplit(".", 2)[1]) for client, r in records.items()}
+        self._files = {int(client): record for client, record in records.items() if int(client) in here}
         self._saved = dict(self._files)
-        self._versions = {c: int(r["file"].rsplit(".", 2)[1]) for c, r in self._files.items()}
         for client, record in self._files.items():
             check_file(self.folder, record)
             if not self.on_disk:
@@ -82,7 +90,8 @@ class Store:
         return self._folder
 
     def _write(self, client: int, tensors: State) -> None:
-        version = self._versions[client] = self._versions.get(client, 0) + 1
+        version = self._versions.get(client, 0) + 1
+        version = self._versions[client] = version + (self.writer - version) % self.writers
         old = self._files.get(client)
         self._files[client] = write_tensors(self.folder, f"client-{client:05}.{version}.safetensors", tensors)
         if old is not None and old != self._saved.get(client):

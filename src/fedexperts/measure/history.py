@@ -2,13 +2,14 @@
 
 import csv
 from collections.abc import Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from fedexperts.engine import Evaluation, Job, Observer, Simulation
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.measure.growing import GrowingTable
-from fedexperts.measure.ledger import Ledger
+from fedexperts.measure.ledger import Ledger, Traffic
 from fedexperts.methods import Channel, Message
 
 COLUMNS = (
@@ -80,6 +81,15 @@ class History(Observer):
             row[f"{channel}_parameters"] = traffic.parameters if traffic else 0
             row[f"{channel}_bytes"] = traffic.bytes if traffic else 0
         return row
+
+    def noted(self) -> Any:
+        traffic = [[*key, *astuple(found)] for key, found in self.ledger.present.items()]
+        return {"traffic": traffic, "flops": list(self.flops.present.items())}
+
+    def add(self, noted: Any) -> None:
+        self.flops.present |= dict(noted["flops"])
+        for client, channel, *counts in noted["traffic"]:
+            self.ledger.present[client, Channel(channel)] = Traffic(*counts)
 
     def save(self) -> dict[str, Any]:
         return {} if self._table is None else {"history_bytes": self._table.saved_length()}

@@ -13,20 +13,29 @@ class Journal(Observer):
 
     columns: ClassVar[Sequence[str]]
 
-    def __init__(self, path: Path) -> None:
-        self._table = GrowingTable(path, self.columns)
+    def __init__(self, path: Path | None) -> None:
+        """Without a path it only notes, for another process that writes."""
+        self._table = None if path is None else GrowingTable(path, self.columns)
         self._present: list[dict[str, object]] = []
 
     def note(self, *row: object) -> None:
         self._present.append(dict(zip(self.columns, row, strict=True)))
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
-        if self._present:
+        if self._present and self._table is not None:
             self._table.add(self._present)
-            self._present = []
+        self._present = []
+
+    def noted(self) -> Any:
+        return [list(row.values()) for row in self._present]
+
+    def add(self, noted: Any) -> None:
+        for row in noted:
+            self.note(*row)
 
     def save(self) -> dict[str, Any]:
-        return {"bytes": self._table.saved_length()}
+        return {} if self._table is None else {"bytes": self._table.saved_length()}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self._table.cut(saved.get("bytes", 0))
+        if self._table is not None:
+            self._table.cut(saved.get("bytes", 0))

@@ -1,0 +1,5 @@
+"""`python -m fedexperts`, and so `torchrun -m fedexperts`."""
+
+from fedexperts.cli import main
+
+main()
