@@ -14,8 +14,8 @@ from fedexperts.engine.exchange import exchange, reached
 from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.observer import Observer
 from fedexperts.engine.phases import TRACE, Profile, phase
+from fedexperts.engine.saved import write_manifest
 from fedexperts.engine.server import Server
-from fedexperts.engine.store import write_manifest
 from fedexperts.engine.usable import Usable
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import Message, Method, Round, Want
@@ -135,6 +135,7 @@ class Simulation(Server, Usable):
         self.fleet.flush()
         rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": self.store.save()}
         write_manifest(self.folder, {**self.saved(self.folder), **rest})
+        self.store.saved()
 
     def restore(self) -> None:
         """Continue from the checkpoint in the run's folder."""
