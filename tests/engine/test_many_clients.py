@@ -9,7 +9,8 @@ import torch
 from support import make_simulation, make_task
 
 from fedexperts.engine import Simulation
-from fedexperts.engine.index import SLACK
+from fedexperts.engine.index import SLACK, Index
+from fedexperts.engine.saved import Record
 from fedexperts.engine.store import Store
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import State, method_class
@@ -83,76 +84,86 @@ def contents(folder: Path) -> Mapping[str, tuple[int, int]]:
     return {name: (at.st_ino, at.st_mtime_ns) for name, at in found.items()}
 
 
-def value(client: int, version: int) -> State:
-    return {"head.weight": torch.tensor([client, version])}
+class Saving:
+    """A store and its list, as a run has them."""
+
+    def __init__(self, folder: Path, place: str = "disk", named: Record | None = None) -> None:
+        self.store, self.index = Store(place, torch.device("cpu"), folder), Index(folder)
+        if named is not None:
+            self.store.load(self.index.read(named))
+            self.index.clear()
+
+    def put(self, client: int, version: int) -> None:
+        self.store.put(client, {"head.weight": torch.tensor([client, version])})
+
+    def begin(self) -> Record:
+        return self.index.extended(self.store.save())
+
+    def complete(self) -> Record:
+        named = self.begin()
+        self.index.settle()
+        self.store.saved()
+        return named
+
+    def has(self, client: int, version: int) -> bool:
+        tensors = self.store.get(client)
+        return tensors is not None and tensors["head.weight"].tolist() == [client, version]
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_a_checkpoint_writes_only_what_changed(tmp_path: Path, place: str) -> None:
-    store = Store(place, torch.device("cpu"), tmp_path)
+    saving = Saving(tmp_path, place)
     for client in (*range(0, 60, 3), 1234):
-        store.put(client, value(client, 1))
-    first = store.save()
-    store.saved()
+        saving.put(client, 1)
+    first = saving.complete()
     before = contents(tmp_path)
     for client in (3, 1234):
-        store.put(client, value(client, 2))
-    second = store.save()
+        saving.put(client, 2)
+    second = saving.begin()
     during = contents(tmp_path)
     new = {"clients/000/00003.2.safetensors", "clients/001/01234.2.safetensors"}
     assert {name for name in during if before.get(name) != during[name]} == new | {second["file"]}
     assert before.keys() <= during.keys(), "the last checkpoint's files stay until the next one is complete"
     assert second["bytes"] - first["bytes"] < 200, "two lines more"
-    store.saved()
+    saving.complete()
     assert len(contents(tmp_path)) == len(before)
-
-    resumed = Store(place, torch.device("cpu"), tmp_path)
-    resumed.load(second)
-    for client, version in ((0, 1), (3, 2), (1234, 2)):
-        assert torch.equal(resumed.get(client)["head.weight"], value(client, version)["head.weight"])  # type: ignore[index]
+    resumed = Saving(tmp_path, place, second)
+    assert all(resumed.has(client, version) for client, version in ((0, 1), (3, 2), (1234, 2)))
 
 
 def test_a_checkpoint_that_was_never_completed_is_as_if_it_had_not_been(tmp_path: Path) -> None:
-    store = Store("disk", torch.device("cpu"), tmp_path)
+    saving = Saving(tmp_path)
     for client in range(3):
-        store.put(client, value(client, 1))
-    complete = store.save()
-    store.saved()
+        saving.put(client, 1)
+    complete = saving.complete()
     before = contents(tmp_path)
-    store.put(1, value(1, 2))
-    store.save()
+    saving.put(1, 2)
+    saving.begin()
 
-    resumed = Store("disk", torch.device("cpu"), tmp_path)
-    resumed.load(complete)
+    resumed = Saving(tmp_path, named=complete)
     assert contents(tmp_path).keys() == before.keys()
-    assert torch.equal(resumed.get(1)["head.weight"], value(1, 1)["head.weight"])  # type: ignore[index]
-    resumed.put(2, value(2, 2))
-    later = resumed.save()
-    resumed.saved()
-    third = Store("disk", torch.device("cpu"), tmp_path)
-    third.load(later)
-    for client, version in ((1, 1), (2, 2)):
-        assert torch.equal(third.get(client)["head.weight"], value(client, version)["head.weight"])  # type: ignore[index]
+    assert resumed.has(1, 1)
+    resumed.put(2, 2)
+    again = Saving(tmp_path, named=resumed.complete())
+    assert again.has(1, 1)
+    assert again.has(2, 2)
 
 
 def test_the_list_of_files_does_not_grow_for_ever(tmp_path: Path) -> None:
-    store = Store("disk", torch.device("cpu"), tmp_path)
-    for version in range(1, 3 * SLACK):
-        store.put(version % 2, value(version % 2, version))
-        record = store.save()
-        store.saved()
+    saving = Saving(tmp_path)
+    for version in range(1, 2 * SLACK):
+        saving.put(version % 2, version)
+        named = saving.complete()
     [listed] = tmp_path.glob("*.jsonl")
     assert len(listed.read_text().splitlines()) <= SLACK + 2 * 2
     assert len(list(tmp_path.glob("clients/*/*"))) == 2
-    resumed = Store("disk", torch.device("cpu"), tmp_path)
-    resumed.load(record)
-    assert torch.equal(resumed.get(1)["head.weight"], value(1, 3 * SLACK - 1)["head.weight"])  # type: ignore[index]
+    assert Saving(tmp_path, named=named).has(1, 2 * SLACK - 1)
 
 
 def test_a_cut_off_list_of_files_is_named(tmp_path: Path) -> None:
-    store = Store("disk", torch.device("cpu"), tmp_path)
-    store.put(0, value(0, 1))
-    record = store.save()
-    (tmp_path / record["file"]).write_bytes(b"[0")
+    saving = Saving(tmp_path)
+    saving.put(0, 1)
+    named = saving.complete()
+    (tmp_path / named["file"]).write_bytes(b"[0")
     with pytest.raises(SavedStateError, match=r"clients\.1\.jsonl has 2 bytes where"):
-        Store("disk", torch.device("cpu"), tmp_path).load(record)
+        Saving(tmp_path, named=named)

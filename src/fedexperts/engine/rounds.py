@@ -11,6 +11,7 @@ import numpy as np
 
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
+from fedexperts.engine.index import Index
 from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.observer import Observer
 from fedexperts.engine.phases import TRACE, Profile, phase
@@ -133,8 +134,10 @@ class Simulation(Server, Usable):
         if self.folder is None:
             return
         self.fleet.flush()
-        rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": self.store.save()}
+        clients = self.index.extended(self.store.save())
+        rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": clients}
         write_manifest(self.folder, {**self.saved(self.folder), **rest})
+        self.index.settle()
         self.store.saved()
 
     def restore(self) -> None:
@@ -148,8 +151,14 @@ class Simulation(Server, Usable):
             )
         self.continues(self.folder, manifest)
         self.server = self.on_device(self.server)
-        self.store.load(manifest["clients"])
+        self.store.load(self.index.read(manifest["clients"]))
+        self.index.clear()
         self.seconds = manifest["seconds"]
+
+    @cached_property
+    def index(self) -> Index:
+        assert self.folder is not None
+        return Index(self.folder)
 
     @cached_property
     def fingerprint(self) -> int:

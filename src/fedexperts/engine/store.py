@@ -8,12 +8,12 @@ changed, not on how many there are; a file is read, and its checksum with it, wh
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from fedexperts.engine.index import Index
-from fedexperts.engine.saved import Record, check_there, read_tensors, write_tensors
+from fedexperts.engine.saved import Record, read_tensors, write_tensors
 from fedexperts.files import bring_to_disk
 from fedexperts.methods import State
 
@@ -37,8 +37,6 @@ class Store:
         self._files: dict[int, Record] = {}  # the newest file of each client
         self._unwritten: set[int] = set()  # clients in memory that are newer than their file, if they have one
         self._unnamed: set[int] = set()  # clients whose newest file no checkpoint names
-        self._outdated: list[str] = []  # files that only the last checkpoint needs
-        self._index = Index(folder)
 
     def get(self, client: int) -> State | None:
         """The client's kept tensors, or nothing if it never trained."""
@@ -60,8 +58,8 @@ class Store:
             self._live[client] = {n: t.detach().to(self.device, copy=True) for n, t in tensors.items()}
             self._unwritten.add(client)
 
-    def save(self) -> Record:
-        """Bring all to disk; only what changed since the last time is written. The result is for a checkpoint."""
+    def save(self) -> dict[int, Record]:
+        """Bring all to disk; the files of the clients that have changed since the last checkpoint (`saved`)."""
         for client in sorted(self._unwritten):
             self._write(client, self._live[client])
         self._unwritten.clear()
@@ -69,25 +67,15 @@ class Store:
         paths = [self.folder / record["file"] for record in changed.values()]
         for path in (*paths, *{path.parent for path in paths}, *{path.parent.parent for path in paths}):
             bring_to_disk(path)
-        return self._index.extended(changed, self._files)
+        return changed
 
     def saved(self) -> None:
-        """The checkpoint is complete: what only the one before it needed can go."""
-        for name in self._outdated:
-            (self.folder / name).unlink(missing_ok=True)
-        self._outdated.clear()
+        """A checkpoint names these files now: they stay until another one does not."""
         self._unnamed.clear()
-        self._index.settle()
 
-    def load(self, named: Record) -> None:
-        """Continue from what a checkpoint names. Files of later rounds, which it does not know, are cleared away."""
-        self._files = self._index.read(named)
-        for record in self._files.values():
-            check_there(self.folder, record)
-        known = {self.folder / record["file"] for record in self._files.values()}
-        for path in (self.folder / CLIENTS).glob("*/*"):
-            if path not in known:
-                path.unlink()
+    def load(self, files: Mapping[int, Record]) -> None:
+        """Continue from what a checkpoint names."""
+        self._files = dict(files)
 
     @property
     def folder(self) -> Path:
@@ -101,6 +89,4 @@ class Store:
         self._files[client] = write_tensors(self.folder, name, tensors, wait=False)
         if old is not None and client in self._unnamed:
             (self.folder / old["file"]).unlink(missing_ok=True)
-        elif old is not None:
-            self._outdated.append(old["file"])
         self._unnamed.add(client)
