@@ -42,6 +42,7 @@ bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/backbones.py
 	$(BIN)/python benchmarks/pool.py
 	$(BIN)/python benchmarks/methods.py
+	$(BIN)/python benchmarks/clients.py
 
 clean:
 	rm -rf .venv demo build src/*.egg-info

@@ -21,7 +21,7 @@ from fedexperts.analyses.tables import write_table
 from fedexperts.client import Client
 from fedexperts.config import EngineSettings, Settings, TaskSettings, TrainSettings
 from fedexperts.engine import ClientModel, DividedSimulation, Joining, Observer, Simulation, led, started
-from fedexperts.engine.store import MANIFEST
+from fedexperts.engine.saved import MANIFEST
 from fedexperts.errors import DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.export import save_model
 from fedexperts.files import write_atomically

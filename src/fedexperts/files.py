@@ -12,8 +12,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    bring_to_disk(path.parent)
+
+
+def bring_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are safely on disk."""
+    opened = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

@@ -13,8 +13,8 @@ from fedexperts.config import TaskSettings
 from fedexperts.data import (
     ClientData,
     Dataset,
+    Moving,
     aligned,
-    between,
     clients_in,
     is_folder,
     label_counts,
@@ -168,8 +168,7 @@ class Task:
         phase, share = position(self.settings.drift, round_number, rounds, len(self.phases))
         if not share:
             return self.phases[phase]
-        both = zip(self.phases[phase], self.phases[phase + 1], strict=True)
-        return [between(old, new, share) for old, new in both]
+        return Moving(self.phases[phase], self.phases[phase + 1], share)
 
     @property
     def shape(self) -> Shape:

@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from support import assert_same_bits, finished, make_simulation, make_task, states
 
 from fedexperts.engine import Simulation
-from fedexperts.engine.store import Store
 from fedexperts.errors import SavedStateError
 from fedexperts.task import Task
 
@@ -34,24 +32,61 @@ def test_a_restored_run_is_the_run(saved: Path) -> None:
     assert_same_bits(states(reopened(saved)), states(finished("fedmoe", TASK, rounds=2)))
 
 
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def named(folder: Path) -> dict[int, str]:
+    """Every client's file, as the checkpoint's list has it."""
+    clients = json.loads((folder / "checkpoint.json").read_text())["clients"]
+    lines = (folder / clients["file"]).read_bytes()[: clients["bytes"]].splitlines()
+    return {client: name for client, name, *_ in map(json.loads, lines)}
+
+
 def test_only_the_files_of_the_checkpoint_are_there(saved: Path) -> None:
     manifest = json.loads((saved / "checkpoint.json").read_text())
-    named = {manifest["server"]["file"], *(record["file"] for record in manifest["clients"].values())}
-    assert {path.name for path in saved.iterdir()} == named | {"checkpoint.json"}
+    around = {"checkpoint.json", manifest["server"]["file"], manifest["clients"]["file"]}
+    assert files(saved) == around | set(named(saved).values())
+
+
+def test_files_of_rounds_after_the_checkpoint_go_when_the_run_is_resumed(saved: Path) -> None:
+    before = files(saved)
+    simulation = make_simulation("fedmoe", TASK, folder=saved, rounds=2, store="disk")
+    simulation.restore()
+    simulation.step()
+    simulation.fleet.flush()
+    assert files(saved) > before
+    reopened(saved)
+    assert files(saved) == before
+
+
+def format_1(folder: Path) -> None:
+    """The same checkpoint as the first version of this package wrote it."""
+    manifest = json.loads((folder / "checkpoint.json").read_text())
+    listed = folder / manifest["clients"]["file"]
+    manifest |= {"format": 1, "clients": {}}
+    for client, name, size, check in map(json.loads, listed.read_bytes().splitlines()):
+        flat = f"client-{Path(name).name}"
+        (folder / name).rename(folder / flat)
+        manifest["clients"][str(client)] = {"file": flat, "bytes": size, "crc32": check}
+    listed.unlink()
+    (folder / "checkpoint.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("place", ["memory", "disk"])
-def test_a_checkpoint_writes_only_what_changed(tmp_path: Path, place: str) -> None:
-    store = Store(place, torch.device("cpu"), tmp_path)
-    for client in (1, 2):
-        store.put(client, {"head.weight": torch.full((3,), float(client))})
-    first = store.save()
-    store.put(2, {"head.weight": torch.full((3,), 5.0)})
-    second = store.save()
-    assert first["1"] == second["1"]
-    assert first["2"]["file"] != second["2"]["file"]
-    assert (tmp_path / first["2"]["file"]).exists(), "the last checkpoint's files stay until the next one is complete"
-    assert torch.equal(store.get(2)["head.weight"], torch.full((3,), 5.0))  # type: ignore[index]
+def test_a_checkpoint_of_format_1_is_continued(saved: Path, place: str) -> None:
+    values = {"rounds": 3, "store": place}
+    expected = states(finished("fedmoe", TASK, **values))
+    format_1(saved)
+    manifest = json.loads((saved / "checkpoint.json").read_text())
+    manifest["settings"]["rounds"] = 3
+    (saved / "checkpoint.json").write_text(json.dumps(manifest))
+    simulation = make_simulation("fedmoe", TASK, folder=saved, **values)
+    simulation.restore()
+    simulation.run()
+    again = make_simulation("fedmoe", TASK, folder=saved, **values)
+    again.restore()
+    assert_same_bits(states(again), expected)
 
 
 def test_a_crash_while_saving_leaves_the_last_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +105,7 @@ def test_a_crash_while_saving_leaves_the_last_checkpoint(saved: Path, monkeypatc
 
 
 def test_a_cut_off_file_is_named(saved: Path) -> None:
-    victim = max(saved.glob("client-*.safetensors"), key=lambda path: path.stat().st_size)
+    victim = max(saved.glob("clients/*/*.safetensors"), key=lambda path: path.stat().st_size)
     victim.write_bytes(victim.read_bytes()[:-100])
     with pytest.raises(SavedStateError, match=f"{victim.name} has .* bytes where the checkpoint says"):
         reopened(saved)
@@ -85,8 +120,19 @@ def test_a_damaged_file_is_named(saved: Path) -> None:
         reopened(saved)
 
 
+def test_a_clients_damaged_file_is_found_when_it_is_read(saved: Path) -> None:
+    victim = saved / named(saved)[2]
+    raw = bytearray(victim.read_bytes())
+    raw[-1] ^= 1
+    victim.write_bytes(raw)
+    simulation = reopened(saved)  # which does not read what may never be needed
+    simulation.client_state(1)
+    with pytest.raises(SavedStateError, match=f"{victim.name} is damaged"):
+        simulation.client_state(2)
+
+
 def test_a_missing_file_is_named(saved: Path) -> None:
-    victim = next(saved.glob("client-*.safetensors"))
+    victim = next(saved.glob("clients/*/*.safetensors"))
     victim.unlink()
     with pytest.raises(SavedStateError, match=victim.name):
         reopened(saved)
@@ -95,7 +141,7 @@ def test_a_missing_file_is_named(saved: Path) -> None:
 @pytest.mark.parametrize("content", ['{"format": 99, "round": 1}', "[]", '{"round": 3}'])
 def test_a_checkpoint_of_another_version_is_refused(saved: Path, content: str) -> None:
     (saved / "checkpoint.json").write_text(content)
-    with pytest.raises(SavedStateError, match="reads format 1"):
+    with pytest.raises(SavedStateError, match="reads formats 1 and 2"):
         reopened(saved)
 
 

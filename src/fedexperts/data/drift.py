@@ -1,6 +1,7 @@
 """Data whose distribution moves: a client's class mix changes over the rounds, on a schedule."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,21 @@ def aligned(phases: Sequence[Sequence[ClientData]], seed: int) -> list[tuple[Cli
 def between(old: ClientData, new: ClientData, share: float) -> ClientData:
     """A client on its way from one phase to the next: that share of its samples is new, as many old ones are gone."""
     return ClientData(*(_between(*pair, share) for pair in zip(_parts(old), _parts(new), strict=True)))
+
+
+class Moving(Sequence[ClientData]):
+    """All clients `between` two phases; each is looked at when it is asked for, as most are not in a round."""
+
+    def __init__(self, old: Sequence[ClientData], new: Sequence[ClientData], share: float) -> None:
+        self.old = old
+        self.new = new
+        self.share = share
+
+    def __len__(self) -> int:
+        return len(self.old)
+
+    def __getitem__(self, client: Any) -> Any:
+        return between(self.old[client], self.new[client], self.share)
 
 
 def _between(old: Indices, new: Indices, share: float) -> Indices:

@@ -10,7 +10,7 @@ from fedexperts.engine.observer import Evaluation
 from fedexperts.engine.phases import phase
 from fedexperts.engine.ranks import Parcel, Ranks, divided
 from fedexperts.engine.rounds import Simulation
-from fedexperts.engine.store import Record, read_manifest
+from fedexperts.engine.saved import Record, read_manifest
 from fedexperts.methods import Message, Reply, Round, State, Want
 
 
@@ -115,7 +115,7 @@ class DividedSimulation(Simulation):
     def _come_together(self) -> None:
         """At the end every rank has all clients, as a simulation of one process has them."""
         if self.folder is not None:
-            self.store.load(read_manifest(self.folder)["clients"], self.specs)
+            self.store.load(self.index.read(read_manifest(self.folder)["clients"]))
         else:
             for client, message in self._gather({k: Message(self.fleet.kept(k)) for k in self.everybody}):
                 if self.homes[client] != self.ranks.rank:
@@ -138,7 +138,10 @@ class DividedSimulation(Simulation):
 
     # --- the state of a run
 
-    def write_checkpoint(self, clients: dict[str, Record]) -> None:
+    def write_checkpoint(self, changed: Mapping[int, Record]) -> None:
         """Every rank has written its clients' files into the run's folder, which all of them see."""
-        together = {client: record for own in self.ranks.notes(clients) for client, record in own.items()}
-        self.ranks.agreed(lambda: super(DividedSimulation, self).write_checkpoint(together) if self.leads else None)
+        everyones = {client: record for own in self.ranks.notes(list(changed.items())) for client, record in own}
+        self.ranks.agreed(lambda: super(DividedSimulation, self).write_checkpoint(everyones) if self.leads else None)
+
+    def restore(self) -> None:
+        self.ranks.agreed(super().restore)  # and nobody writes before all have read

@@ -57,17 +57,16 @@ class Fleet:
         self._buffers: dict[Group, State] = {}
         self._resident: dict[Group, Cohort] = {}
         self._changed: set[Group] = set()
-        self._group_of = {client: self._group(spec) for client, spec in specs.items()}
-        self._sizes: dict[Group, int] = defaultdict(int)
-        for group in self._group_of.values():
-            self._sizes[group] += 1
+        self._group_of: dict[int, Group] = {}  # of those that were needed so far
+        self._sizes: dict[Group, int] = defaultdict(int)  # how many those are
+        self._group(next(iter(specs)))  # a method that cannot be is known at once
 
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""
         members: dict[Group, list[int]] = defaultdict(list)
         for client in sorted(clients, key=lambda k: -self.specs[k].samples):  # most steps first: see Cohort
-            members[self._group_of[client]].append(client)
-        chunks = {group: _chunks(ids, self._room(group, len(clients))) for group, ids in members.items()}
+            members[self._group(client)].append(client)
+        chunks = {group: _chunks(ids, self._room(len(ids), len(clients))) for group, ids in members.items()}
         for number in range(max(map(len, chunks.values()), default=0)):
             yield [self._bring(group, parts[number]) for group, parts in chunks.items() if number < len(parts)]
 
@@ -131,19 +130,19 @@ class Fleet:
     def leave(self, client: int) -> State | None:
         """Let a client go elsewhere, with what it keeps if it has trained yet; nothing of it stays on the device."""
         self.flush()
-        self._resident.pop(self._group_of[client], None)
+        self._resident.pop(self._group(client), None)
         return self.store.pop(client)
 
     def _place(self, client: int) -> tuple[Cohort | None, int]:
         """The cohort on the device that a client is in, and where in it."""
-        cohort = self._resident.get(self._group_of[client])
+        cohort = self._resident.get(self._group(client))
         for position, spec in enumerate(cohort.clients if cohort else ()):
             if spec.id == client:
                 return cohort, position
         return None, 0
 
     def program(self, client: int) -> Program:
-        return self._programs[self._group_of[client][0]]
+        return self._programs[self._group(client)[0]]
 
     @phase("data")
     def _bring(self, group: Group, ids: list[int]) -> Cohort:
@@ -152,26 +151,36 @@ class Fleet:
             return resident
         self.flush()
         program = self._programs[group[0]]
-        if group not in self._buffers:
-            most = min(self._sizes[group], self.limit)  # of this group that can be on the device together
-            self._buffers[group] = {
-                name: torch.empty((most, *shape), dtype=dtype, device=self.device)
-                for name, (shape, dtype) in program.layout.items()
-            }
-        buffers = self._buffers[group]
+        buffers = self._memory(group, len(ids))
         stack = {name: buffer[: len(ids)] for name, buffer in buffers.items()}
         cohort = Cohort(program, [self.specs[k] for k in ids], stack, buffers)
         cohort.write([self._stored(k) for k in ids])
         self._resident[group] = cohort
         return cohort
 
-    def _room(self, group: Group, asked: int) -> int:
-        """How many clients of a group may be on the device together: its share of the limit."""
-        if asked <= self.limit:
-            return asked
-        return max(1, round(self.limit * self._sizes[group] / len(self.specs)))
+    def _memory(self, group: Group, least: int) -> State:
+        """Room for so many clients of a group; it stays where it is until more is needed."""
+        buffers = self._buffers.get(group)
+        if buffers is None or len(next(iter(buffers.values()))) < least:
+            most = max(least, min(self._sizes[group], self.limit))  # so that it is seldom too little again
+            buffers = self._buffers[group] = {
+                name: torch.empty((most, *shape), dtype=dtype, device=self.device)
+                for name, (shape, dtype) in self._programs[group[0]].layout.items()
+            }
+        return buffers
 
-    def _group(self, spec: ClientSpec) -> Group:
+    def _room(self, of_group: int, asked: int) -> int:
+        """How many clients of a group may be on the device together: its share of the limit."""
+        return asked if asked <= self.limit else max(1, round(self.limit * of_group / asked))
+
+    def _group(self, client: int) -> Group:
+        """A client's group. To find it takes a model without values: nobody's is looked for before it is needed."""
+        if client not in self._group_of:
+            group = self._group_of[client] = self._found(self.specs[client])
+            self._sizes[group] += 1
+        return self._group_of[client]
+
+    def _found(self, spec: ClientSpec) -> Group:
         with torch.device("meta"):
             model = model_of(self.method, spec, self.dtype)
         parts = [name for name, _ in model.named_children()]
@@ -181,7 +190,7 @@ class Fleet:
                 f"but {spec.called}'s model has the parts {', '.join(parts)}"
             )
         program = Program(model)
-        self._programs.setdefault(program.signature, program)
+        program = self._programs.setdefault(program.signature, program)  # one signature in memory for all alike
         return program.signature, width(spec.samples, self.method.train.batch_size)
 
 

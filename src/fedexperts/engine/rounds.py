@@ -11,11 +11,12 @@ import numpy as np
 
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
+from fedexperts.engine.index import Index
 from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.phases import TRACE, Profile, phase
+from fedexperts.engine.saved import Record, write_manifest
 from fedexperts.engine.server import Server
-from fedexperts.engine.store import Record, write_manifest
 from fedexperts.engine.usable import Usable
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import Message, Method, Round, Want
@@ -148,12 +149,15 @@ class Simulation(Server, Usable):
             return
         self.fleet.flush()
         self.write_checkpoint(self.store.save())
+        self.store.saved()
 
-    def write_checkpoint(self, clients: dict[str, Record]) -> None:
-        """The clients' files are there; the rest, and that they belong together."""
+    def write_checkpoint(self, changed: Mapping[int, Record]) -> None:
+        """The files of the clients that have changed are there; the rest, and that all of it belongs together."""
         assert self.folder is not None
+        clients = self.index.extended(changed)
         rest = {"seconds": self.seconds, "data": self.fingerprint, "clients": clients}
         write_manifest(self.folder, {**self.saved(self.folder), **rest})
+        self.index.settle()
 
     def restore(self) -> None:
         """Continue from the checkpoint in the run's folder."""
@@ -166,8 +170,15 @@ class Simulation(Server, Usable):
             )
         self.continues(self.folder, manifest)
         self.server = self.on_device(self.server)
-        self.store.load(manifest["clients"], set(self.everybody))
+        self.store.load(self.index.read(manifest["clients"]), set(self.everybody))
+        if self.leads:
+            self.index.clear()
         self.seconds = manifest["seconds"]
+
+    @cached_property
+    def index(self) -> Index:
+        assert self.folder is not None
+        return Index(self.folder)
 
     @cached_property
     def fingerprint(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from fedexperts.config import Settings
 from fedexperts.engine.member import Member
 from fedexperts.engine.phases import phase
-from fedexperts.engine.store import read_manifest, read_tensors, write_tensors
+from fedexperts.engine.saved import read_manifest, read_tensors, write_tensors
 from fedexperts.errors import SavedStateError
 from fedexperts.methods import Channel, Message, Reply, Round, State
 from fedexperts.randomness import stream

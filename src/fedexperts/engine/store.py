@@ -1,30 +1,26 @@
-"""Where clients live while they are not on the device, and the files that make a checkpoint.
+"""Where clients live while they are not on the device, and what of them a checkpoint holds.
 
-Every version of a client is a file of its own (`client-00017.3.safetensors`), never written over: a crash at any moment
-leaves the files that the last manifest names.
+Every version of a client is a file of its own (`clients/000/00017.3.safetensors`), never written over: a crash at any
+moment leaves the files that the last checkpoint names. What a round or a checkpoint costs depends on the clients that
+changed, not on how many there are; a file is read, and its checksum with it, when its client is needed.
 """
 
-import json
-import os
 import shutil
 import tempfile
 import weakref
-import zlib
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
 
-import safetensors.torch
 import torch
 
-from fedexperts.errors import SavedStateError
-from fedexperts.files import write_atomically
-from fedexperts.methods import State, pack
+from fedexperts.engine.saved import Record, read_tensors, write_tensors
+from fedexperts.files import bring_to_disk
+from fedexperts.methods import State
 
-FORMAT = 1
-MANIFEST = "checkpoint.json"
-KEYS = {"round", "settings", "data", "server", "clients", "observers", "seconds"}
-"""What a checkpoint holds."""
+CLIENTS = "clients"
+"""The folder of the clients' files."""
+TOGETHER = 1000
+"""Clients whose files lie in one folder."""
 
 
 class Store:
@@ -39,15 +35,21 @@ class Store:
         self._folder = folder
         self._live: dict[int, State] = {}  # what is in memory
         self._files: dict[int, Record] = {}  # the newest file of each client
-        self._saved: dict[int, Record] = {}  # what the last checkpoint names
-        self._versions: dict[int, int] = {}
-        self.writer, self.writers = 0, 1  # of several that write to the folder, which one; they number files apart
+        self._versions: dict[int, int] = {}  # their numbers, and those of clients that have been here
+        self._unwritten: set[int] = set()  # clients in memory that are newer than their file, if they have one
+        self._unnamed: set[int] = set()  # clients whose newest file no checkpoint names
+        self.writer, self.writers = 0, 1  # of several that write to the folder, which one: they number files apart
 
     def get(self, client: int) -> State | None:
         """The client's kept tensors, or nothing if it never trained."""
         if client in self._live:
             return self._live[client]
-        return read_tensors(self.folder, self._files[client]) if client in self._files else None
+        if client not in self._files:
+            return None
+        tensors = read_tensors(self.folder, self._files[client])
+        if not self.on_disk:
+            tensors = self._live[client] = {n: t.to(self.device) for n, t in tensors.items()}
+        return tensors
 
     def put(self, client: int, tensors: State) -> None:
         if not tensors:  # a client that keeps nothing needs no place
@@ -56,33 +58,37 @@ class Store:
             self._write(client, tensors)
         else:
             self._live[client] = {n: t.detach().to(self.device, copy=True) for n, t in tensors.items()}
-            self._files.pop(client, None)
+            self._unwritten.add(client)
 
     def pop(self, client: int) -> State | None:
         """The client's kept tensors, which are no longer kept here."""
-        tensors = self.get(client)
-        for place in (self._live, self._files, self._saved):
-            place.pop(client, None)
+        tensors, record = self.get(client), self._files.pop(client, None)
+        self._live.pop(client, None)
+        self._unwritten.discard(client)
+        if client in self._unnamed and record is not None:
+            (self.folder / record["file"]).unlink(missing_ok=True)
+        self._unnamed.discard(client)
         return tensors
 
-    def save(self) -> dict[str, "Record"]:
-        """Bring all to disk; only what changed since the last time is written."""
-        for client, tensors in self._live.items():
-            if client not in self._files:
-                self._write(client, tensors)
-        self._saved = dict(self._files)
-        return {str(client): record for client, record in sorted(self._files.items())}
+    def save(self) -> dict[int, Record]:
+        """Bring all to disk; the files of the clients that have changed since the last checkpoint (`saved`)."""
+        for client in sorted(self._unwritten):
+            self._write(client, self._live[client])
+        self._unwritten.clear()
+        changed = {client: self._files[client] for client in sorted(self._unnamed)}
+        paths = [self.folder / record["file"] for record in changed.values()]
+        for path in (*paths, *{path.parent for path in paths}, *{path.parent.parent for path in paths}):
+            bring_to_disk(path)
+        return changed
 
-    def load(self, records: Mapping[str, "Record"], here: Container[int]) -> None:
-        """Continue from what a checkpoint names, with the clients that are here."""
-        self._versions = {int(client): int(r["file"].rsplit(".", 2)[1]) for client, r in records.items()}
-        self._files = {int(client): record for client, record in records.items() if int(client) in here}
-        self._saved = dict(self._files)
-        for client, record in self._files.items():
-            check_file(self.folder, record)
-            if not self.on_disk:
-                tensors = read_tensors(self.folder, record)
-                self._live[client] = {n: t.to(self.device) for n, t in tensors.items()}
+    def saved(self) -> None:
+        """A checkpoint names these files now: they stay until another one does not."""
+        self._unnamed.clear()
+
+    def load(self, files: Mapping[int, Record], here: Container[int] | None = None) -> None:
+        """Continue from what a checkpoint names, with the clients that are here, if that is not all of them."""
+        self._files = {client: record for client, record in files.items() if here is None or client in here}
+        self._versions = {client: int(record["file"].rsplit(".", 2)[1]) for client, record in files.items()}
 
     @property
     def folder(self) -> Path:
@@ -90,78 +96,11 @@ class Store:
         return self._folder
 
     def _write(self, client: int, tensors: State) -> None:
-        version = self._versions.get(client, 0) + 1
-        version = self._versions[client] = version + (self.writer - version) % self.writers
         old = self._files.get(client)
-        self._files[client] = write_tensors(self.folder, f"client-{client:05}.{version}.safetensors", tensors)
-        if old is not None and old != self._saved.get(client):
+        version = 1 + self._versions.get(client, 0)
+        version = self._versions[client] = version + (self.writer - version) % self.writers
+        name = f"{CLIENTS}/{client // TOGETHER:03}/{client:05}.{version}.safetensors"
+        self._files[client] = write_tensors(self.folder, name, tensors, wait=False)
+        if old is not None and client in self._unnamed:
             (self.folder / old["file"]).unlink(missing_ok=True)
-
-
-Record = dict[str, Any]
-"""A file of a checkpoint: its name, size and checksum."""
-
-
-def write_tensors(folder: Path, name: str, tensors: State) -> Record:
-    """Write tensors to a new file, safely on disk when this returns."""
-    return write_bytes(folder, name, pack(tensors))
-
-
-def write_bytes(folder: Path, name: str, raw: bytes) -> Record:
-    """The same for any bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / name, "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"file": name, "bytes": len(raw), "crc32": zlib.crc32(raw)}
-
-
-def check_file(folder: Path, record: Record) -> bytes:
-    """The bytes of a checkpoint's file, if they are what was written."""
-    path = folder / str(record["file"])
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise SavedStateError(f"the checkpoint names {path}, which is not there; start the run again") from None
-    if len(raw) != record["bytes"]:
-        raise SavedStateError(
-            f"{path} has {len(raw)} bytes where the checkpoint says {record['bytes']}: it was cut off or changed; "
-            "restore it from a copy or start the run again"
-        )
-    if zlib.crc32(raw) != record["crc32"]:
-        raise SavedStateError(
-            f"{path} is damaged (its checksum differs); restore it from a copy or start the run again"
-        )
-    return raw
-
-
-def read_tensors(folder: Path, record: Record) -> State:
-    tensors: State = safetensors.torch.load(check_file(folder, record))
-    return dict(sorted(tensors.items()))  # the format itself keeps no order
-
-
-def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Make a checkpoint the current one, in one atomic step, and clear away files that no longer belong to it."""
-    write_atomically(folder / MANIFEST, json.dumps({"format": FORMAT, **content}))
-    named = {content["server"]["file"], *(record["file"] for record in content["clients"].values())}
-    for path in folder.glob("*.safetensors"):
-        if path.name not in named:
-            path.unlink()
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SavedStateError(f"there is no checkpoint in {folder.parent}; start the run again") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise SavedStateError(f"{path} is cut off or damaged; restore it from a copy or start the run again") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= KEYS:
-        found = content.get("format") if isinstance(content, dict) else None
-        raise SavedStateError(
-            f"{path} is a checkpoint of format {found!r}, this version of fedexperts reads format {FORMAT}; "
-            "continue it with the version that wrote it (see settings.toml) or start the run again"
-        )
-    return content
+        self._unnamed.add(client)

@@ -12,8 +12,8 @@ from pathlib import Path
 from fedexperts.config import Settings, TrainSettings
 from fedexperts.engine import Evaluation
 from fedexperts.engine.member import first_of_each, fitting
+from fedexperts.engine.saved import MANIFEST, write_manifest
 from fedexperts.engine.server import Server
-from fedexperts.engine.store import MANIFEST, write_manifest
 from fedexperts.errors import FederationError, FedExpertsError, SavedStateError
 from fedexperts.federation.absences import ABSENCES, Absences
 from fedexperts.federation.asking import Asking, Rules

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedexperts.engine.store import Record, check_file, read_tensors, write_bytes, write_tensors
+from fedexperts.engine.saved import Record, check_file, read_tensors, write_bytes, write_tensors
 from fedexperts.errors import SavedStateError
 from fedexperts.federation.envelope import Task, digest
 from fedexperts.files import write_atomically
