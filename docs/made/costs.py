@@ -1,0 +1,77 @@
+"""What a round of each method costs a client, seen in a real run: every message and every FLOP of a small one."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import fedexperts
+from fedexperts.engine import Observer
+from fedexperts.methods import Channel, Message, part_of, registry
+
+CLIENTS, ROUNDS, TYPICAL = 6, 4, 3
+TASK: dict[str, Any] = {"data": "digits", "clients": CLIENTS, "samples": 240, "classes_per_client": 5, "model": "cnn5"}
+SHORT = {"pm-moe": {"gate_epochs": ROUNDS - 1}}
+"""Rounds of a second phase; the first one's are those of its base."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a round, per client: bytes by channel, and training FLOPs against FedAvg's."""
+
+    up: float
+    down: float
+    peer: float
+    flops: float
+
+    def differs(self, other: "Cost") -> bool:
+        """By more than a twentieth somewhere."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return any(abs(mine - theirs) > 0.05 * max(mine, theirs) for mine, theirs in pairs)
+
+
+@dataclass
+class Seen(Observer):
+    """Bytes of the tensors of each part that travelled in the typical round, per client, and where they went."""
+
+    parts: dict[str, dict[Channel, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+
+    def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
+        if round_number == TYPICAL:
+            for name, tensor in message.tensors.items():
+                self.parts[part_of(name)][channel] += tensor.numel() * tensor.element_size() / CLIENTS
+
+
+@dataclass(frozen=True)
+class Dry:
+    """A small run of a method: its rounds' costs, and which parts travelled."""
+
+    rounds: list[Cost]
+    parts: dict[str, dict[Channel, float]]
+
+    @property
+    def typical(self) -> Cost:
+        return self.rounds[TYPICAL - 1]
+
+    @property
+    def others(self) -> dict[str, Cost]:
+        """Rounds that are not like that one."""
+        names = ["the first round", *(f"round {number}" for number in range(2, ROUNDS)), "the last round"]
+        return {name: cost for name, cost in zip(names, self.rounds, strict=True) if cost.differs(self.typical)}
+
+
+def dry_runs() -> dict[str, Dry]:
+    """Every method by name."""
+    task, plain, found = fedexperts.Task.of(**TASK), 0.0, {}
+    for name in sorted(registry(), key=lambda name: name != "fedavg"):  # which all others are measured against
+        seen, own = Seen(), SHORT.get(name, {})
+        result = fedexperts.run(
+            name, task, rounds=ROUNDS, device="cpu", executor="loop", evaluate_every=ROUNDS, observers=[seen], **own
+        )
+        sums = [defaultdict(float) for _ in range(ROUNDS)]
+        for row in result.history:
+            for what in ("up_bytes", "down_bytes", "peer_bytes", "flops"):
+                sums[row["round"] - 1][what] += row[what] / CLIENTS
+        plain = plain or sums[0]["flops"]
+        rounds = [Cost(s["up_bytes"], s["down_bytes"], s["peer_bytes"], s["flops"] / plain) for s in sums]
+        found[name] = Dry(rounds, seen.parts)
+    return found
