@@ -34,8 +34,8 @@ def _overview(known: dict[str, Entry], dry: dict[str, Dry]) -> str:
         f"{CLIENTS} clients with {TASK['samples']} of the digits between them, `{TASK['model']}` where one can choose"
     )
     return (
-        f"Costs are per client in a round, seen in a run of {ROUNDS} rounds ({task}, every option as it is by itself): bytes "
-        "on the wire to the server, from it and from other clients, and FLOPs of local training as a multiple of "
+        f"Costs are per client in a round, seen in a run of {ROUNDS} rounds ({task}, every option as it is by itself): "
+        "bytes on the wire to the server, from it and from other clients, and FLOPs of local training as a multiple of "
         f"FedAvg's.\n\n{table(header, rows, numbers=4)}"
     )
 

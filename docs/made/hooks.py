@@ -1,8 +1,8 @@
 """What MkDocs calls while it builds the site.
 
-Pages hold `<!-- made: NAME -->…<!-- end -->`: what stands between is what GitHub shows, the site has there what NAME makes
-out of the code. README.md, CONTRIBUTING.md and CHANGELOG.md are pages of the site too, and links that lead out of docs/
-lead to those.
+Pages hold `<!-- made: NAME -->…<!-- end -->`: what stands between is what GitHub shows, the site has there what NAME
+makes out of the code. README.md, CONTRIBUTING.md and CHANGELOG.md are pages of the site too, and links that lead out of
+docs/ lead to those.
 """
 
 import posixpath
