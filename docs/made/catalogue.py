@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from costs import CLIENTS, ROUNDS, TASK, Dry, dry_runs
+from costs import CLIENTS, ROUNDS, TASK, Cost, Dry, dry_runs
 from markup import cell, prose, size, table
 from pymdownx.slugs import slugify
 
@@ -26,17 +26,18 @@ def _overview(known: dict[str, Entry], dry: dict[str, Dry]) -> str:
     rows = []
     for name, entry in known.items():
         cost = dry[name].typical
-        owned = [", ".join(part for part, who in entry.owners.items() if who == owner) or "–" for owner in Owner]
-        costs = [*map(size, (cost.up, cost.down, cost.peer)), f"{cost.flops:.2f}"]
-        rows.append([f"[{entry.title}](#{name})", *map(cell, owned), *costs])
-    header = ["method", "shared", "private", "between clients", "up", "down", "peers", "training"]
+        owned = {owner: ", ".join(part for part, who in entry.owners.items() if who == owner) for owner in Owner}
+        kept = [cell(owned[owner] or "–") for owner in (Owner.SHARED, Owner.PRIVATE)]
+        between = f"{cell(owned[Owner.PEER])}: {size(cost.peer)}" if cost.peer else "–"
+        rows.append([f"[{entry.title}](#{name})", *kept, between, size(cost.up), size(cost.down), f"{cost.flops:.2f}"])
+    header = ["method", "shared", "private", "between clients", "up", "down", "training"]
     task = (
         f"{CLIENTS} clients with {TASK['samples']} of the digits between them, `{TASK['model']}` where one can choose"
     )
     return (
         f"Costs are per client in a round, seen in a run of {ROUNDS} rounds ({task}, every option as it is by itself): "
-        "bytes on the wire to the server, from it and from other clients, and FLOPs of local training as a multiple of "
-        f"FedAvg's.\n\n{table(header, rows, numbers=4)}"
+        "bytes on the wire from other clients, to the server and from it, and FLOPs of local training as a multiple of "
+        f"FedAvg's.\n\n{table(header, rows, numbers=3)}"
     )
 
 
@@ -61,14 +62,14 @@ def _section(name: str, entry: Entry, dry: Dry) -> str:
 def _travels(entry: Entry, dry: Dry) -> str:
     """Its parts and their owners, and what of it was in the messages; with what only messages have."""
     rows = [
-        [f"`{part}`", entry.owners.get(part, "in messages only"), *(size(dry.parts[part][way]) for way in CHANNELS)]
-        for part in dict.fromkeys([*entry.owners, *sorted(dry.parts)])
+        [f"`{part}`", entry.owners.get(part, "in messages only"), *(dry.seen.travelled(part, way) for way in CHANNELS)]
+        for part in dict.fromkeys([*entry.owners, *dry.seen.parts])
     ]
     return table(["part", "owner", *CHANNELS.values()], rows, numbers=len(CHANNELS))
 
 
 def _costs(dry: Dry) -> str:
-    def said(cost: object) -> str:
+    def said(cost: Cost) -> str:
         ways = {"to the server": cost.up, "from it": cost.down, "from other clients": cost.peer}
         travels = ", ".join(f"{size(count)} {way}" for way, count in ways.items() if count) or "nothing travels"
         return f"{travels}; {cost.flops:.2f} times FedAvg's FLOPs"

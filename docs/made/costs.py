@@ -4,6 +4,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from markup import size
+
 import fedexperts
 from fedexperts.engine import Observer
 from fedexperts.methods import Channel, Message, part_of, registry
@@ -31,14 +33,24 @@ class Cost:
 
 @dataclass
 class Seen(Observer):
-    """Bytes of the tensors of each part that travelled in the typical round, per client, and where they went."""
+    """Bytes of the tensors that travelled, by (part, channel, round), per client."""
 
-    parts: dict[str, dict[Channel, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    bytes: dict[tuple[str, Channel, int], float] = field(default_factory=lambda: defaultdict(float))
 
     def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
-        if round_number == TYPICAL:
-            for name, tensor in message.tensors.items():
-                self.parts[part_of(name)][channel] += tensor.numel() * tensor.element_size() / CLIENTS
+        for name, tensor in message.tensors.items():
+            self.bytes[part_of(name), channel, round_number] += tensor.numel() * tensor.element_size() / CLIENTS
+
+    @property
+    def parts(self) -> list[str]:
+        return sorted({part for part, _, _ in self.bytes})
+
+    def travelled(self, part: str, channel: Channel) -> str:
+        """In a round like most, or else in some."""
+        if typical := self.bytes[part, channel, TYPICAL]:
+            return size(typical)
+        most = max(self.bytes[part, channel, number] for number in range(1, ROUNDS + 1))
+        return f"{size(most)} in some rounds" if most else "–"
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class Dry:
     """A small run of a method: its rounds' costs, and which parts travelled."""
 
     rounds: list[Cost]
-    parts: dict[str, dict[Channel, float]]
+    seen: Seen
 
     @property
     def typical(self) -> Cost:
@@ -73,5 +85,5 @@ def dry_runs() -> dict[str, Dry]:
                 sums[row["round"] - 1][what] += row[what] / CLIENTS
         plain = plain or sums[0]["flops"]
         rounds = [Cost(s["up_bytes"], s["down_bytes"], s["peer_bytes"], s["flops"] / plain) for s in sums]
-        found[name] = Dry(rounds, seen.parts)
+        found[name] = Dry(rounds, seen)
     return found

@@ -37,6 +37,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # which would have this page alone
     place = page.file.src_uri
     sources = {page: source for source, page in OUTSIDE.items()}
     here = posixpath.dirname(sources.get(place, f"docs/{place}"))  # in the repository

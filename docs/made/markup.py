@@ -17,7 +17,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0
     """A table whose last columns, so many of them, are numbers."""
     marks = ["---"] * (len(header) - numbers) + ["--:"] * numbers
     lines = [header, marks, *rows]
-    return "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |" for line in lines) + "\n"
+    return "\n".join(f"| {' | '.join(cell.replace(chr(10), ' ') for cell in line)} |" for line in lines) + "\n"
 
 
 def cell(text: str) -> str:
@@ -29,5 +29,5 @@ def size(count: float) -> str:
     """Bytes, as people say them."""
     for unit, limit in (("MB", 1e6), ("kB", 1e3)):
         if count >= limit:
-            return f"{count / limit:.3g} {unit}"
-    return f"{count:.0f} B" if count else "–"
+            return f"{count / limit:.3g}\N{NO-BREAK SPACE}{unit}"
+    return f"{count:.0f}\N{NO-BREAK SPACE}B" if count else "–"

@@ -21,6 +21,20 @@ GROUPS: dict[str, type[Frozen]] = {
     "Privacy": PrivacySettings,
     "Engine": EngineSettings,
 }
+PUBLIC = [
+    "run",
+    "Task",
+    "Client",
+    "Result",
+    "load",
+    "resume",
+    "load_exported",
+    "split",
+    "Settings",
+    "registry",
+    "Method",
+]
+"""The order in which somebody needs them; what is not named comes last."""
 PAPERS = {"fedmoe": "FedMoE", "fedmoe-da": "FedMoE-DA", "pm-moe": "PM-MoE", "fedemoe": "FedEMoE"}
 
 
@@ -30,7 +44,8 @@ def commands() -> str:
 
 
 def _commands(group: Any, *above: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.commands[name]
         if hasattr(command, "commands"):
             yield from _commands(command, *above, name)
         else:
@@ -41,24 +56,20 @@ def _command(words: str, command: Any) -> str:
     said, _, example = inspect.cleandoc(command.help).partition("Example: ")
     usage = " ".join(["fedexperts", words, *map(_shape, _arguments(command))])
     pieces = [f"## {words}", f"```text\n{usage} [OPTIONS]\n```", prose(said.strip())]
-    if rows := [[f"`{_shape(p)}`", cell(p.help or "")] for p in _arguments(command)]:
-        pieces.append(table(["", "what"], rows))
-    own, groups = [], dict.fromkeys(GROUPS, 0)
+    own, taken = [[f"`{_shape(p)}`", cell(p.help or ""), "–"] for p in _arguments(command)], set()
     for option in (p for p in command.params if not _is_argument(p)):
         group = next((name for name, kind in GROUPS.items() if option.name in kind.model_fields), None)
         if group and not option.show_default:
-            groups[group] += 1
+            taken.add(group)
         elif option.name != "help":
-            own.append(
-                [f"`{'/'.join([*option.opts, *option.secondary_opts])}`", cell(option.help or ""), _shown(option)]
-            )
+            names = "/".join([*option.opts, *option.secondary_opts])
+            own.append([f"`{names}`", cell(option.help or ""), _shown(option)])
     if own:
         pieces.append(table(["option", "what", "by itself"], own))
-    if taken := [f"[{name.lower()}](settings.md#{name.lower()})" for name, count in groups.items() if count > 1]:
-        more = (
-            ", and the method's own options" if command.ignore_unknown_options and words in ("run", "compare") else ""
-        )
-        pieces.append(f"And all settings as options: {', '.join(taken)}{more}.")
+    if taken:
+        kinds = ", ".join(f"[{name.lower()}](settings.md#{name.lower()})" for name in GROUPS if name in taken)
+        more = ", and [the method's own](methods.md)" if words in ("run", "compare") else ""
+        pieces.append(f"All settings are options too: {kinds}{more}.")
     return "\n\n".join([*pieces, f"Example: `{example.strip()}`"])
 
 
@@ -97,7 +108,8 @@ def settings() -> str:
 
 def python() -> str:
     """The public names, with their signatures and what they say of themselves."""
-    return "\n\n".join(_public(name, getattr(fedexperts, name)) for name in fedexperts.__all__)
+    ordered = [*PUBLIC, *(name for name in fedexperts.__all__ if name not in PUBLIC)]
+    return "\n\n".join(_public(name, getattr(fedexperts, name)) for name in ordered)
 
 
 def _public(name: str, found: Any) -> str:
@@ -131,6 +143,7 @@ def _signature(name: str, found: Any) -> str:
     signature = inspect.signature(found)
     kept = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     text = str(signature.replace(parameters=kept))
+    text = re.sub(r"Callable\[\[.*?\], .*?\]", "Callable", text).removesuffix(" -> None")
     text = re.sub(r"\b(?:fedexperts|collections|pathlib|typing|torch|numpy)\.(?:\w+\.)*", "", text).replace("'", "")
     if len(name + text) > 100:
         text = re.sub(
@@ -151,19 +164,14 @@ def recipes() -> str:
 def _recipe(name: str) -> str:
     found = shelf.read(name)
     methods = list(dict.fromkeys(label for case in found.cases for label in found.methods_of(case)))
-    facts = [
-        ["from", prose(found.source)],
-        [
-            "shows",
-            f"{'a table' if found.shows == 'table' else found.shows}{f', over {found.axis}' if found.axis else ''}",
-        ],
-        ["runs", f"{found.runs}: {len(found.cases)} cases, methods {', '.join(methods)}"],
-        [
-            "compared with",
-            f"the paper's figures, as *{found.published_as}*" if found.published else "no published figures",
-        ],
+    shown = "A table" if found.shows == "table" else f"The figure of `analyse {found.shows}`"
+    over = f" over {found.axis}" if found.axis else ""
+    held = f"beside the paper's figures, as *{found.published_as}*" if found.published else "without published figures"
+    pieces = [
+        f"### {name}",
+        f"**{prose(found.title)}** ({prose(found.source)}). {shown}{over}, {held}. {found.runs} runs: "
+        f"{len(found.cases)} cases; {', '.join(methods)}.",
     ]
-    pieces = [f"### {name}", f"**{prose(found.title)}**", table(["", ""], facts)]
     if said := _head(found.path):
         pieces.append(said)
     if found.claims:
