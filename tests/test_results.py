@@ -195,6 +195,7 @@ def test_predict_export_and_adapt(cli: Cli, folder: Path, tmp_path: Path, monkey
         (("predict", "run", "--client", "noth", "x.npz"), "there is no client 'noth'; did you mean 'north'"),
         (("predict", "run", "--client", "north", "x.npz"), "there is no file x.npz"),
         (("predict", "nowhere", "x.npz"), "there is no run folder nowhere"),
+        (("predict", ".", "--client", "north", "x.npz"), "it holds several, name one: run"),
         (("export", "run", "--client", "north", "run"), "run exists and is not an empty folder"),
         (("adapt", "run", "--data", "clients/north"), "the run has a client 'north' already"),
         (("adapt", "run", "--data", "nowhere"), "there is no folder"),
