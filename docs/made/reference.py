@@ -143,9 +143,9 @@ def _signature(name: str, found: Any) -> str:
     signature = inspect.signature(found)
     kept = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
     text = str(signature.replace(parameters=kept))
-    text = re.sub(r"Callable\[\[.*?\], .*?\]", "Callable", text).removesuffix(" -> None")
-    text = re.sub(r"\b(?:fedexperts|collections|pathlib|typing|torch|numpy)\.(?:\w+\.)*", "", text).replace("'", "")
-    if len(name + text) > 100:
+    text = re.sub(r"\b(?:fedexperts|collections|pathlib|typing|torch|numpy)\.(?:\w+\.)*", "", text)
+    text = re.sub(r"'([A-Z]\w*)'", r"\1", text).replace("tuple[int, ...]", "tuple").removesuffix(" -> None")
+    if len(name + text) > 85:
         text = re.sub(
             r"\((.*)\)", lambda m: "(\n    " + re.sub(r", (?=\*|\w+: )", ",\n    ", m[1]) + ",\n)", text, count=1
         )
