@@ -57,6 +57,24 @@ def in_passing(page: str) -> Iterator[list[str]]:
         yield shlex.split(re.sub(r"(?<=\s)\(.*", "", " ".join(command.split())))
 
 
+def options_in_passing(page: str) -> set[str]:
+    """Options that stand in sentences by themselves, or in the cells of a table."""
+    return set(re.findall(r"`(--[a-z][a-z-]+)[ `=]", _text(page)))
+
+
+def known_options() -> set[str]:
+    """Of any command, and of any method."""
+
+    def options(command: Any) -> Iterator[str]:
+        for parameter in command.params:
+            yield from (*parameter.opts, *parameter.secondary_opts)
+        for inner in getattr(command, "commands", {}).values():
+            yield from options(inner)
+
+    own = {name.rstrip("_").replace("_", "-") for kind in registry().values() for name in kind.Options.model_fields}
+    return {*options(get_command(app)), *(f"--{name}" for name in own), "--help"}
+
+
 def commands(block: Block) -> Iterator[list[str]]:
     """Its commands as words, without comments and the variables that are set before them."""
     prompt = r"^\$ (.+)$" if block.kind == "console" else r"^(.+)$"

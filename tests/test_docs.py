@@ -7,7 +7,7 @@ cannot be run there is checked: that the command exists, and each of its options
 import re
 import runpy
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import own
@@ -39,6 +39,13 @@ PREPARED: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {}
 AFTERWARDS: dict[str, Callable[[], None]] = {}
 
 
+@pytest.fixture(autouse=True)
+def _methods_as_they_were() -> Iterator[None]:
+    """A page may install a method."""
+    yield
+    registry.cache_clear()
+
+
 @pytest.mark.parametrize("page", [page for page in pages.PAGES if page not in TOGETHER])
 def test_a_page(page: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -52,6 +59,7 @@ def test_a_page(page: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
             follow(each, block, names, cli)
         for words in pages.in_passing(each):
             pages.check(words, tmp_path)
+        assert pages.options_in_passing(each) <= pages.known_options()
         if each in AFTERWARDS:
             AFTERWARDS[each]()
 
@@ -88,7 +96,7 @@ def quickly(words: list[str]) -> list[str]:
     """The same command with two rounds and, of the embedded digits, a few."""
     if words[0] not in ("run", "compare", "adapt"):
         return words
-    few = [] if {"--data", "--config"} & set(words) else ["--samples", "400"]
+    few = [] if {"--data", "--config"} & set(words) else ["--samples", "240"]
     return [*words, *few, "--rounds", "2"]  # what is said last counts
 
 
@@ -160,12 +168,6 @@ def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.1\n")
     (about / "entry_points.txt").write_text("[fedexperts.methods]\nmine = mine:Mine\n")
     monkeypatch.syspath_prepend(folder)
-    registry.cache_clear()
-
-
-@afterwards("docs/own-method.md")
-def _method_is_known() -> None:
-    assert "mine" in registry()
     registry.cache_clear()
 
 

@@ -106,4 +106,4 @@ def _measured(name: str, title: str) -> list[str]:
 
 def anchor(heading: str) -> str:
     """As the site makes them."""
-    return slugify(case="lower")(heading, "-")
+    return str(slugify(case="lower")(heading, "-"))

@@ -12,7 +12,7 @@ from fedexperts.methods import Channel, Message, part_of, registry
 
 CLIENTS, ROUNDS, TYPICAL = 6, 4, 3
 TASK: dict[str, Any] = {"data": "digits", "clients": CLIENTS, "samples": 240, "classes_per_client": 5, "model": "cnn5"}
-SHORT = {"pm-moe": {"gate_epochs": ROUNDS - 1}}
+SHORT: dict[str, dict[str, Any]] = {"pm-moe": {"gate_epochs": ROUNDS - 1}}
 """Rounds of a second phase; the first one's are those of its base."""
 
 
@@ -79,10 +79,10 @@ def dry_runs() -> dict[str, Dry]:
         result = fedexperts.run(
             name, task, rounds=ROUNDS, device="cpu", executor="loop", evaluate_every=ROUNDS, observers=[seen], **own
         )
-        sums = [defaultdict(float) for _ in range(ROUNDS)]
+        sums: list[dict[str, float]] = [defaultdict(float) for _ in range(ROUNDS)]
         for row in result.history:
             for what in ("up_bytes", "down_bytes", "peer_bytes", "flops"):
-                sums[row["round"] - 1][what] += row[what] / CLIENTS
+                sums[int(row["round"] or 0) - 1][what] += (row[what] or 0) / CLIENTS
         plain = plain or sums[0]["flops"]
         rounds = [Cost(s["up_bytes"], s["down_bytes"], s["peer_bytes"], s["flops"] / plain) for s in sums]
         found[name] = Dry(rounds, seen)

@@ -1,5 +1,6 @@
 """The reference: commands, settings, the public names of the package, recipes and examples, out of the code."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def _command(words: str, command: Any) -> str:
 
 
 def _is_argument(parameter: Any) -> bool:
-    return parameter.param_type_name == "argument"
+    return bool(parameter.param_type_name == "argument")
 
 
 def _arguments(command: Any) -> list[Any]:
@@ -195,6 +196,6 @@ def examples() -> str:
     pieces = []
     for path in sorted((ROOT / "examples").glob("*.py")):
         source = path.read_text(encoding="utf-8").rstrip()
-        about = inspect.cleandoc(re.match(r'"""(.*?)"""', source, re.DOTALL)[1]).partition("\n\n")[0]
+        about = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
         pieces.append(f"## {path.stem}\n\n{prose(about)}\n\n```python\n{source}\n```")
     return "\n\n".join(pieces)
