@@ -1,9 +1,6 @@
 """The documentation as a site: it is built without a warning, opens without a network, and knows every method."""
 
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -48,23 +45,6 @@ class Seen(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._in_paragraph:
             self.paragraphs[-1] += data
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `make docs` builds it, which makes warnings errors: links and their anchors, pages that are in no menu."""
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stdout + done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")
