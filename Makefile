@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install browser catalogue demo test test-federation lint bench clean
+.PHONY: install browser catalogue demo docs test test-federation lint bench clean
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -24,9 +24,12 @@ demo: install  ## three methods on the embedded digits: table and page
 	rm -rf demo
 	$(BIN)/fedexperts compare fedmoe fedavg standalone --config examples/demo.toml --out demo
 
+docs: install  ## the documentation as a site in build/docs; open index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 lint: install
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples docs
+	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

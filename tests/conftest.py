@@ -1,10 +1,14 @@
 """Fixtures for all tests."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 torch.set_num_threads(1)  # the tests themselves run side by side
 os.environ["COLUMNS"] = "200"  # the console asks once, when it is made: not in a test, where it could be too late
@@ -26,3 +30,26 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return code, out, err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation as `make docs` builds it, once for all workers.
+
+    Strict: what is wrong with links, their anchors or the menu is a warning, and a warning is an error.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "site"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "sitemap.xml").exists():  # which comes last
+            done = subprocess.run(
+                [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+                cwd=Path(__file__).parent.parent,
+                env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            assert "WARNING" not in done.stdout + done.stderr
+    return folder

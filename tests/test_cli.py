@@ -154,7 +154,7 @@ def one_sample_folder() -> None:
         (("run", "fedavg", "--out", "broken.toml/inner"), "broken.toml"),
         (("compare", "fedavg", "fedmoe", "--model", "cnn-pm", "--out", "both"), "cnn-pm ends in 512"),
         (("run", "standalone", "--lr", 1e8, "--out", "bad"), "loss of client"),
-        (("resume", "nothing"), "nothing is not a run folder"),
+        (("resume", "nothing"), "there is no run folder nothing"),
         (("report", "nothing"), "there is no run folder nothing"),
         (("runn",), "runn"),
     ],

@@ -30,6 +30,14 @@ def test_help_shows_an_example_of_the_command(cli: Cli, words: tuple[str, ...]) 
     assert f"Example: fedexperts {' '.join(words)} " in " ".join(out.split())
 
 
+def test_the_first_help_lists_training_first_and_everything_in_full(cli: Cli) -> None:
+    code, out, _ = cli("--help")
+    listed = out.partition("Commands:")[2].partition("Example:")[0]
+    assert code == 0
+    assert listed.split()[:5] == ["run", "Train", "one", "method.", "compare"]
+    assert "..." not in listed
+
+
 def test_show_explains_a_method_as_methods_does(cli: Cli) -> None:
     shown = cli("show", "fedmoe")
     assert shown == cli("methods", "fedmoe")
@@ -49,7 +57,7 @@ def test_names_that_are_completed_are_those_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("typed", "offers"),
     [
-        (["rep"], ["reproduce", "report"]),
+        (["rep"], ["report", "reproduce"]),
         (["run", "fedmoe"], ["fedmoe", "fedmoe-da", "fedmoe-heads"]),
         (["compare", "fedavg", "fedp"], ["fedpac", "fedper", "fedproto", "fedprox"]),
         (["show", "pm"], ["pm-moe"]),

@@ -44,12 +44,30 @@ def test_test_stays_test_and_validation_is_cut_from_train() -> None:
     assert task.settings.model == ("Net", "Net 2", "own:flat")
 
 
-@pytest.mark.parametrize("method", ["fedmoe", "fedavg", "fml"])
+OPTIONS = {"fedmoe": {"gate_width": (4,)}, "fedemoe": {"width": 12, "hidden": 6, "scale_every": 2}}
+
+
+@pytest.mark.parametrize("method", ["fedmoe", "fedavg", "fml", "fedemoe"])
 def test_own_models_train_together_as_one_by_one(method: str) -> None:
     task = fedexperts.Task.of_clients(clients(), common_model=own.flat)
-    options = {"gate_width": (4,)} if method == "fedmoe" else {}
+    options = OPTIONS.get(method, {})
     one_by_one = states(finished(method, task, participation=1.0, options=options))
     assert_close(states(finished(method, task, participation=1.0, options=options, executor="stacked")), one_by_one)
+
+
+def test_fedemoe_takes_own_models_as_trunks_and_shares_each_with_those_who_have_it(tmp_path: Path) -> None:
+    places = clients()
+    same = fedexperts.Client("east", own.pictures(30, 9), own.pictures(12, 99), places[1].model, "fc")
+    result = fedexperts.run("fedemoe", [*places, same], out=tmp_path / "run", **OPTIONS["fedemoe"], **QUICK)
+    trunks = {name.split(".")[1] for name in result.simulation.server if name.startswith("extractor.")}
+    assert trunks == {"Net", "Net 2", "own:flat"}
+    kinds = [{name.split(".")[1] for name in state if name.startswith("extractor.")} for state in result.clients]
+    assert kinds == [{"Net"}, {"Net 2"}, {"own:flat"}, {"Net 2"}]
+    conv = "extractor.Net 2.net.conv.weight"
+    assert torch.equal(result.clients[1][conv], result.clients[3][conv])
+    again = fedexperts.load(tmp_path / "run", task=[*places, same])
+    x, _ = own.pictures(4, 7)
+    assert np.array_equal(again.predict("east", x), result.predict("east", x))
 
 
 def test_settings_of_a_module_that_begin_with_an_underscore_tell_models_apart() -> None:

@@ -40,6 +40,7 @@ from fedexperts.measure import (
     Record,
     Row,
     curve,
+    lacking,
     privacy_of,
     read_labels,
     write_labels,
@@ -295,7 +296,7 @@ def _again(task: Given | None, settings: Settings, folder: Path) -> Task | None:
 
 def _saved_settings(folder: Path, data_dir: Path | None) -> Settings:
     if not (folder / SETTINGS).exists():
-        raise SavedStateError(f"{folder} is not a run folder: it has no {SETTINGS}")
+        raise SavedStateError(lacking(folder, SETTINGS))
     settings = Settings.saved(folder / SETTINGS)
     return settings if data_dir is None else Settings.check(settings.model_dump() | {"data_dir": data_dir})
 

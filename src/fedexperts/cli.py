@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedexperts import torchrun
 from fedexperts.cli_federation import federation, node, server, site
@@ -20,8 +21,22 @@ from fedexperts.errors import FedExpertsError, SettingsError, the_method
 from fedexperts.options import takes
 from fedexperts.terminal import OPEN_ENDED, console, no_more, split_words
 
+ORDER = [
+    "run", "compare", "resume", "watch", "report", "analyse", "predict", "export", "adapt", "methods", "show", "data",
+    "reproduce", "federation", "server", "site", "node",
+]  # fmt: skip
+
+
+class InOrder(TyperGroup):
+    """Lists commands as somebody needs them: training first, then what comes of it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
 app = typer.Typer(
     name="fedexperts",
+    cls=InOrder,
     help="Personalised federated learning with mixtures of experts.",
     epilog="Example: fedexperts compare fedmoe fedavg standalone --data digits --clients 10 --rounds 30 --out demo",
     no_args_is_help=True,
@@ -31,9 +46,9 @@ app = typer.Typer(
 )
 app.add_typer(analyse)
 app.add_typer(federation)
-app.command(context_settings=OPEN_ENDED)(site)
-app.command()(server)
-app.command()(node)
+app.command(context_settings=OPEN_ENDED, short_help="Be a site of a federation.")(site)
+app.command(short_help="Be the server of a federation.")(server)
+app.command(short_help="Serve a site's experts to its peers, beside Flower.")(node)
 app.add_typer(results)
 app.add_typer(pages)
 MethodName = Annotated[
@@ -83,7 +98,7 @@ def run(
     console.print(f"run:  {result.folder}\npage: fedexperts report {result.folder}")
 
 
-@app.command(context_settings=OPEN_ENDED)
+@app.command(context_settings=OPEN_ENDED, short_help="Train several methods on one task.")
 @takes(TaskSettings, TrainSettings, PrivacySettings, EngineSettings)
 def compare(
     methods: MethodNames,
@@ -133,7 +148,7 @@ def compare(
     console.print(f"runs: {folder}\npage: {page}")
 
 
-@app.command()
+@app.command(short_help="Make a paper's table or figure again.")
 @takes(EngineSettings)
 def reproduce(
     recipe: Annotated[
@@ -202,7 +217,7 @@ def _list_recipes() -> None:
     console.print(table)
 
 
-@app.command()
+@app.command(short_help="Continue an interrupted run.")
 def resume(
     folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
     data_dir: Annotated[Path | None, typer.Option(help="folder with the data files, if it has moved")] = None,
@@ -259,7 +274,7 @@ def methods(
     console.print(table)
 
 
-@app.command()
+@app.command(short_help="Explain one method, and its options.")
 def show(method: MethodName) -> None:
     """Explain one method: what it does, where it comes from, who owns which part, and its options.
 
@@ -268,7 +283,7 @@ def show(method: MethodName) -> None:
     methods(method)
 
 
-@app.command(context_settings=OPEN_ENDED)
+@app.command(context_settings=OPEN_ENDED, short_help="List the data sets, or show who gets what.")
 @takes(TaskSettings)
 def data(
     context: typer.Context,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 analyse = typer.Typer(
     name="analyse",
     help="Ask finished runs a question: the answer is printed, and drawn on a page.",
+    short_help="Ask finished runs a question.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

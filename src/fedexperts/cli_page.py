@@ -29,7 +29,7 @@ Pictures = Annotated[
 ]
 
 
-@pages.command()
+@pages.command(short_help="Write the page about finished runs.")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", show_default=False)],
     out: Annotated[Path, typer.Option(help="the page")] = Path("report.html"),
@@ -63,7 +63,7 @@ def report(
         console.print(f"figures: {len(save_figures(records, figures))} in {figures}")
 
 
-@pages.command()
+@pages.command(short_help="Show the page of runs while they go on.")
 def watch(
     folders: Annotated[
         list[Path] | None,

@@ -21,7 +21,7 @@ DataDir = Annotated[Path | None, typer.Option(help="folder with the data files, 
 ClientName = Annotated[str, typer.Option("--client", help="the client, by its name or its number", show_default=False)]
 
 
-@results.command()
+@results.command(short_help="Ask a client's model about samples.")
 def predict(
     run: Annotated[Path, typer.Argument(help="folder of a finished run, or of an exported model", show_default=False)],
     file: Annotated[
@@ -57,7 +57,7 @@ def predict(
         console.print(f"{len(rows):,} answers: {out}", highlight=False, markup=False)
 
 
-@results.command()
+@results.command(short_help="Write a client's model to use it elsewhere.")
 def export(
     run: Run,
     out: Annotated[Path, typer.Argument(help="a new folder for the model", show_default=False)],
@@ -74,7 +74,7 @@ def export(
     _wrote(api.load(run, data_dir).export(client, out))
 
 
-@results.command()
+@results.command(short_help="Let a new client join a finished run.")
 @takes(TrainSettings, EngineSettings)
 def adapt(
     run: Run,

@@ -164,11 +164,24 @@ def _programs(model: ClientModel, folder: Path) -> dict[str, str]:
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
             return found | {ONNX: "it needs the extra 'onnx': pip install 'fedexperts[onnx]'"}
         try:
-            torch.onnx.export(program, f=str(folder / ONNX), verbose=False)
+            torch.onnx.export(
+                program, f=str(folder / ONNX), verbose=False, custom_translation_table=_more_translations()
+            )
             return found | {ONNX: ""}
         except Exception as error:
             (folder / ONNX).unlink(missing_ok=True)
             return found | {ONNX: _first_line(error)}
+
+
+def _more_translations() -> dict[Any, Any]:
+    """What torch cannot say in ONNX by itself: a sort in which equals keep their order. ONNX's TopK is one."""
+    from onnxscript import opset18 as op
+
+    def stable_sort(values: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+        everything = op.Gather(op.Shape(values), op.Constant(value_ints=[dim]))
+        return op.TopK(values, everything, axis=dim, largest=descending, sorted=True)
+
+    return {torch.ops.aten.sort.stable: stable_sort}
 
 
 def _samples(form: Form) -> Any:

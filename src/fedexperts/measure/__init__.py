@@ -14,6 +14,7 @@ from fedexperts.measure.record import (
     STATE,
     SUMMARY,
     Record,
+    lacking,
     read_labels,
     task_of,
     write_labels,
@@ -23,6 +24,6 @@ __all__ = [
     "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
     "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Privacy", "Record", "Row",
     "Traffic",
-    "best_round", "common_target", "cost_until", "curve", "privacy_of", "read_history", "read_labels", "task_of",
-    "totals", "write_labels",
+    "best_round", "common_target", "cost_until", "curve", "lacking", "privacy_of", "read_history", "read_labels",
+    "task_of", "totals", "write_labels",
 ]  # fmt: skip

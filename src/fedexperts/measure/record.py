@@ -94,7 +94,7 @@ class Record:
         """A finished run from its folder."""
         for name in (SETTINGS, HISTORY, LABELS, SUMMARY):
             if not (folder / name).exists():
-                raise SavedStateError(_missing(folder, name))
+                raise SavedStateError(lacking(folder, name))
         settings = Settings.saved(folder / SETTINGS)
         try:
             summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
@@ -127,11 +127,14 @@ def task_of(record: Record) -> TaskSettings:
     return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
 
 
-def _missing(folder: Path, name: str) -> str:
+def lacking(folder: Path, name: str) -> str:
+    """What to say of a folder that should be a run's and lacks a file."""
     if not folder.is_dir():
         return f"there is no run folder {folder}"
     if not (folder / SETTINGS).exists():
-        return f"{folder} is not a run folder: it has no {SETTINGS}"
+        runs = sorted(str(path.parent) for path in folder.glob(f"*/{SETTINGS}"))
+        which = f"; it holds several, name one: {', '.join(runs)}" if runs else ""
+        return f"{folder} is not a run folder: it has no {SETTINGS}{which}"
     return f"the run in {folder} is not finished (no {name}); continue it with: fedexperts resume {folder}"
 
 

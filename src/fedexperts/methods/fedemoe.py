@@ -26,6 +26,7 @@ from fedexperts.models import (
     build,
     is_backbone,
     out_shape,
+    own_model,
     reads_text,
     strongest,
 )  # fmt: skip
@@ -83,7 +84,7 @@ class FedEMoE(Method):
     layer, on the mean over all places, a vector: FE is the trunk. Clients with different trunks share each with those
     who have the same (the paper does not say how FE is averaged then), and all of them SE, which reads as many features
     of each: `--model backbones` ends alike. Client k has backbone k modulo their number, so both kinds of difference
-    are mixed. Any other `--model` is one convolution.
+    are mixed. A model of the user's own is a trunk too, up to its head. Any other `--model` is one convolution.
 
     Taken here, as the tables do not add up: FE has 16 filters, outputs are 640 wide (Expert_1 to 3 are then 0.85, 1.05
     and 2.01 M parameters on CIFAR), a sub-expert is two linear layers with 128 between, the spectra are means over
@@ -291,19 +292,29 @@ class FedEMoE(Method):
 
 
 def _kind(client: ClientSpec) -> str:
-    """Where the tensors of the client's FE are: a backbone's go by its name, for the server may have several."""
-    return f"extractor.{client.model}" if is_backbone(client.model) else "extractor"
+    """Where the tensors of the client's FE are: a trunk's go by its model's name, for the server may have several."""
+    return f"extractor.{_place(client)}" if _has_trunk(client) else "extractor"
+
+
+def _has_trunk(client: ClientSpec) -> bool:
+    """Whether its model gives it an extractor: a backbone, or a model of the user's own."""
+    return is_backbone(client.model) or own_model(client.model) is not None
+
+
+def _place(client: ClientSpec) -> str:
+    """The model's name as a name of a module, which has no dots."""
+    return str(client.model).replace(".", "/")
 
 
 def _extractor(client: ClientSpec) -> nn.Module:
-    """FE: a backbone without its head, or one convolution with 16 filters, the mean embedding of a text, or a linear
+    """FE: a backbone or a model of the user's own without its head, or one convolution with 16 filters, the mean
 
-    layer on a table's features.
+    embedding of a text, or a linear layer on a table's features.
     """
     shape = client.shape
-    if is_backbone(client.model):
+    if _has_trunk(client):
         trunk = build(client.model, shape, client.classes)["extractor"]
-        return nn.Sequential(OrderedDict({str(client.model): trunk}))
+        return nn.Sequential(OrderedDict({_place(client): trunk}))
     if reads_text(shape):
         return TextExtractor(shape, 32)
     if len(shape) == 1:
