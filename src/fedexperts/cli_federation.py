@@ -65,21 +65,24 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     from rich.table import Table
 
     from fedexperts.api import settings_for
-    from fedexperts.federation.envelope import Plan, PublicSpec
+    from fedexperts.federation.envelope import OWN_MODEL, Plan, PublicSpec
     from fedexperts.federation.local import Local
+    from fedexperts.federation.own_model import said
     from fedexperts.federation.places import SiteSettings
-    from fedexperts.federation.service import holding_of
+    from fedexperts.federation.service import holding_of, model_in
     from fedexperts.methods import Owner
 
     site_settings = SiteSettings.of(folder)
-    holding = holding_of(site_settings, data)
+    holding, model = holding_of(site_settings, data), model_in(site_settings, data)
     values = {**site_settings.data, **data, **own}
-    values.pop("part", None)
+    for name in ("part", "model"):
+        values.pop(name, None)
     settings, part = settings_for(method, values), holding.number
     profile = holding.profile.model_dump(include={"shape", "classes", "samples"})
-    spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
-    plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=(spec,))
-    local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves)
+    runs = said(model) or settings.model[part % len(settings.model)]
+    spec = PublicSpec(id=part, model=runs, clients=settings.clients, common=settings.common_model, **profile)
+    plan = Plan(run="outgoing", settings=settings.defining(), client=spec)
+    local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves, model=model)
     table = Table("tensor", "shape", "type", "bytes", box=None)
     for way, message in local.outgoing().items():
         table.add_row(f"[bold]{way}", "", "", f"[bold]{message.wire_bytes:,}")
@@ -90,6 +93,12 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
         for name, number in message.numbers.items():
             table.add_row(f"  {name} = {number:g}", "", "number", "8")
     console.print(table)
+    if spec.model == OWN_MODEL:
+        told = [
+            f"its {local.outline.features} features",
+            *(f"{t.name} {t.shape}" for t in local.outline.extractor or ()),
+        ]
+        console.print(f"told of this site's own model before the first round: {', '.join(told)}", highlight=False)
     private = sorted(local.method.owned(Owner.PRIVATE))
     console.print(f"never leaves: {', '.join([*private, 'all data'])}", highlight=False)
 

@@ -1,6 +1,6 @@
 """What tests of federations share: sites and a server with real files, and a carrier without a network."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,21 @@ SMALL = {"rounds": 3, "batch_size": 16, "lr": 0.05, "executor": "loop", "device"
 class Neighbourhood:
     """Sites side by side. They fetch from each other's spools; what goes to the server and back is bytes."""
 
-    def __init__(self, folder: Path, task: Task, noise: Noise = unknowable) -> None:
+    def __init__(
+        self, folder: Path, task: Task, noise: Noise = unknowable, models: Sequence[str] | None = None
+    ) -> None:
+        """`models`: those that the sites' operators chose."""
         self.folder = folder
         self.names = [f"site-{k}" for k in range(len(task.clients))]
         self.sites = [
-            Site(folder / name, Holding.of(task, k), self.fetch, address=f"{name}:1", noise=noise)
+            Site(
+                folder / name,
+                Holding.of(task, k),
+                self.fetch,
+                address=f"{name}:1",
+                noise=noise,
+                model=models[k] if models else None,
+            )
             for k, name in enumerate(self.names)
         ]
         self.fetched = 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
-from fedexperts.engine.member import first_of_each, fitting
+from fedexperts.engine.member import drawn, first_of_each, fitting
 from fedexperts.engine.observer import Observer
 from fedexperts.engine.phases import TRACE, Profile, phase
 from fedexperts.engine.server import Server
@@ -41,7 +41,7 @@ class Simulation(Server, Usable):
             settings,
             task.dataset,
             partial(task.at, rounds=settings.rounds),
-            first=first_of_each(specs),
+            start=drawn(method, first_of_each(specs), settings),
             observers=observers,
             folder=folder,
         )

@@ -13,7 +13,7 @@ import torch
 
 from fedexperts.api import environment
 from fedexperts.config import Settings, TaskSettings
-from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.errors import FederationError, FedExpertsError, SettingsError
 from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
@@ -28,6 +28,7 @@ from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
 from fedexperts.given import with_model
 from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, privacy_of, write_labels
+from fedexperts.models import check_model
 from fedexperts.task import Task
 
 log = logging.getLogger(__name__)
@@ -110,10 +111,19 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     return record
 
 
+def model_in(settings: SiteSettings, given: Mapping[str, Any]) -> str | None:
+    """The model that a site's operator chose, if that is not left to the server."""
+    name: str | None = given.get("model", settings.model)
+    if name is not None and "," in name:
+        raise SettingsError(f"--model {name}: a site runs one model")
+    return name and check_model(name)
+
+
 def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
     """The data that a site's settings and its operator's options name."""
     values = {**settings.data, **given}
     part = values.pop("part", 0)
+    values.pop("model", None)
     task = Task.of(TaskSettings.check(with_model(values)))
     return Holding.of(task, task.number(part), settings.name)
 
@@ -122,9 +132,10 @@ def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site,
     """The site that a folder is, and what it fetches from peers with."""
     settings = SiteSettings.of(folder)
     peers = Peers(folder, settings.peers)
-    holding = holding_of(settings, given or {})
+    given = given or {}
     own = settings.address, settings.compute, settings.leaves, settings.least_noise
-    return Site(folder, holding, peers.fetch, *own), peers
+    site = Site(folder, holding_of(settings, given), peers.fetch, *own, model=model_in(settings, given))
+    return site, peers
 
 
 def attend_site(folder: Path, given: Mapping[str, Any]) -> None:

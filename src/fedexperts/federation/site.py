@@ -1,21 +1,25 @@
 """A site: it receives, trains and replies, with its own data and state. Who carries the bytes is not its affair."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from fedexperts.errors import FederationError, FedExpertsError
-from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Request, Shelf, Task
+from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Profile, PublicSpec, Request, Shelf, Task
 from fedexperts.federation.local import Fetch, Holding, Local, Noise, unknowable
+from fedexperts.federation.own_model import said
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message, State
+from fedexperts.models import ModelRef
 
 log = logging.getLogger(__name__)
 
 SPOOL = "spool"
-OWN, MEMORY, HEARD = "own", "memory", "heard"
-"""What a site keeps: the client's own tensors, what is no part of its model, what the server last said."""
+OWN, MEMORY, HEARD, START = "own", "memory", "heard", "start"
+"""What a site keeps: the client's own tensors, what is no part of its model, what the server last and first had."""
 
 
 class Site:
@@ -31,11 +35,13 @@ class Site:
         leaves: Collection[str] | None = None,
         least_noise: float = 0.0,
         noise: Noise = unknowable,
+        model: ModelRef | None = None,
     ) -> None:
         """`address`: where peers find this site's spool; `own`: its settings of where and how to compute.
 
         `leaves`: the parts that its operator lets leave, if that is not all that methods say. `least_noise`: the least
-        that a run must put on them, whatever the server plans; `noise`: where it comes from.
+        that a run must put on them, whatever the server plans; `noise`: where it comes from. `model`: the one that the
+        operator chose; without it the site runs what a plan names of ours.
         """
         self.folder = folder
         self.holding = holding
@@ -46,6 +52,7 @@ class Site:
         self._leaves = leaves
         self._least_noise = least_noise
         self._noise = noise
+        self._model = model
         self._locals: dict[str, Local] = {}  # the present run's; what counts is on disk
 
     def answer(self, raw: bytes) -> bytes:
@@ -69,12 +76,15 @@ class Site:
     def _do(self, request: Request, raw: bytes) -> bytes:
         head = request.head
         if head.task is Task.PROFILE:
-            return Answer(AnswerHead(task=head.task, profile=self.holding.profile)).to_bytes()
+            return Answer(AnswerHead(task=head.task, profile=self.profile)).to_bytes()
         if head.plan is None:
             raise FederationError(f"a request to {head.task} does not say in which run")
+        if head.task in (Task.MODEL, Task.START):
+            return self._presents(head.task, head.plan, head.first)
         vault = Vault(self.folder / "state" / head.plan.run)
         if head.task is Task.OPEN:
-            return _Step(self._local(head.plan), vault, self.spool, self._address).open()
+            local = self._opened(head.plan, request.payload, vault)
+            return _Step(local, vault, self.spool, self._address).open(head.round)
         if (given := vault.answer(head.task, head.round, raw)) is not None:
             return given
         if head.round <= vault.answered(head.task) or head.round < vault.trained:
@@ -82,17 +92,50 @@ class Site:
                 f"round {head.round} of run {head.plan.run} is an old one: this site has done it, or a later one, "
                 f"otherwise (it has trained up to round {vault.trained}); a new run needs a new name"
             )
-        step = _Step(self._local(head.plan), vault, self.spool, self._address)
+        step = _Step(self._local(head.plan, vault), vault, self.spool, self._address)
         return step.train(request, raw) if head.task is Task.TRAIN else step.close(request, raw)
 
-    def _local(self, plan: Plan) -> Local:
+    @property
+    def profile(self) -> Profile:
+        return self.holding.profile.model_copy(update={"model": said(self._model)})
+
+    def _presents(self, task: Task, plan: Plan, first: Sequence[PublicSpec]) -> bytes:
+        """What the server cannot make itself, for it has not the code of this site's model: nothing is trained yet."""
+        local = self._made(plan, None, first)
+        if task is Task.MODEL:
+            return Answer(AnswerHead(task=task, run=plan.run, outline=local.outline)).to_bytes()
+        start = Message(local.start)
+        local.agrees(start)
+        return Answer(AnswerHead(task=task, run=plan.run), packed(start)).to_bytes()
+
+    def _made(self, plan: Plan, start: State | None, first: Sequence[PublicSpec] = ()) -> Local:
+        """The client that a plan means, if this site agrees to the plan."""
         if (planned := plan.checked.noise) < self._least_noise:
             raise FederationError(
                 f"run {plan.run} has noise {planned:g}, and this site takes part from {self._least_noise:g} on"
             )
+        how = self._own, self._fetch, self._leaves, self._noise, self._model
+        return Local(plan, self.holding, *how, start, first)
+
+    def _opened(self, plan: Plan, payload: bytes, vault: Vault) -> Local:
+        """A run that begins, or goes on: what it is does not change once anything is trained in it."""
+        start = dict(Message.from_bytes(payload).tensors) if payload else {}
+        local = self._made(plan, start)
+        known = vault.plan and plan.same(Plan.model_validate_json(vault.plan)) and _equal(vault.tensors(START), start)
+        if not known:
+            if vault.plan and vault.trained:
+                raise FederationError(f"this site has trained in a run {plan.run} that was planned otherwise")
+            vault.open(plan.model_dump_json(), {START: start})
+        self._locals = {plan.model_dump_json(): local}
+        return local
+
+    def _local(self, plan: Plan, vault: Vault) -> Local:
         key = plan.model_dump_json()
         if key not in self._locals:
-            self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves, self._noise)}
+            local = self._made(plan, vault.tensors(START) or {})
+            if not vault.plan or not plan.same(Plan.model_validate_json(vault.plan)):
+                raise FederationError(f"run {plan.run} is not open at this site, or was planned otherwise")
+            self._locals = {key: local}
         return self._locals[key]
 
 
@@ -109,11 +152,12 @@ class _Step:
         local.load(vault.tensors(OWN))
         local.fetched = []
 
-    def open(self) -> bytes:
+    def open(self, round_number: int) -> bytes:
         """Show what peers can ask for, unless that is just about to change."""
         trained, settled = self.vault.trained, self.vault.settled
         shelf = self._shelve(trained, "settled" if trained else "fresh") if trained == settled else None
-        return Answer(AnswerHead(task=Task.OPEN, run=self.local.run, shelf=shelf)).to_bytes()
+        said = AnswerHead(task=Task.OPEN, run=self.local.run, round=round_number, shelf=shelf)
+        return Answer(said).to_bytes()
 
     def train(self, request: Request, raw: bytes) -> bytes:
         head, local = request.head, self.local
@@ -169,6 +213,11 @@ class _Step:
         version = f"{round_number:06}-{when}"
         digests = self.spool.fill(self.local.run, version, self.local.served())
         return Shelf(address=self.address, version=version, digests=digests)
+
+
+def _equal(found: State | None, other: State) -> bool:
+    same = found is not None and found.keys() == other.keys()
+    return same and all(torch.equal(tensor, other[name]) for name, tensor in (found or {}).items())
 
 
 def packed(message: Message) -> bytes:
