@@ -69,6 +69,7 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     from fedexperts.federation.local import Local
     from fedexperts.federation.own_model import said
     from fedexperts.federation.places import SiteSettings
+    from fedexperts.federation.reading import agreed
     from fedexperts.federation.service import holding_of, model_in
     from fedexperts.methods import Owner
 
@@ -78,11 +79,19 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     for name in ("part", "model"):
         values.pop(name, None)
     settings, part = settings_for(method, values), holding.number
-    profile = holding.profile.model_dump(include={"shape", "classes", "samples"})
-    runs = said(model) or settings.model[part % len(settings.model)]
-    spec = PublicSpec(id=part, model=runs, clients=settings.clients, common=settings.common_model, **profile)
+    told = None if holding.profile.reading else holding.tell(part)
+    read = holding.read(part, agreed({part: told}, {part: site_settings.name}, settings) if told else None)
+    spec = PublicSpec(
+        id=part,
+        model=said(model) or settings.model[part % len(settings.model)],
+        shape=read.dataset.shape,
+        classes=read.dataset.classes,
+        samples=holding.profile.samples,
+        clients=settings.clients,
+        common=settings.common_model,
+    )
     plan = Plan(run="outgoing", settings=settings.defining(), client=spec)
-    local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves, model=model)
+    local = Local(plan, read, {}, lambda *_: b"", site_settings.leaves, model=model)
     table = Table("tensor", "shape", "type", "bytes", box=None)
     for way, message in local.outgoing().items():
         table.add_row(f"[bold]{way}", "", "", f"[bold]{message.wire_bytes:,}")
@@ -93,12 +102,12 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
         for name, number in message.numbers.items():
             table.add_row(f"  {name} = {number:g}", "", "number", "8")
     console.print(table)
+    if told:
+        console.print(f"told of this site's data before the first round: {told.said}", highlight=False)
     if spec.model == OWN_MODEL:
-        told = [
-            f"its {local.outline.features} features",
-            *(f"{t.name} {t.shape}" for t in local.outline.extractor or ()),
-        ]
-        console.print(f"told of this site's own model before the first round: {', '.join(told)}", highlight=False)
+        seen = [f"{tensor.name} {tensor.shape}" for tensor in local.outline.extractor or ()]
+        model_said = ", ".join([f"its {local.outline.features} features", *seen])
+        console.print(f"told of this site's own model before the first round: {model_said}", highlight=False)
     private = sorted(local.method.owned(Owner.PRIVATE))
     console.print(f"never leaves: {', '.join([*private, 'all data'])}", highlight=False)
 

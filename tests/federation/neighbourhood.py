@@ -12,7 +12,8 @@ from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
 from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.envelope import Shelf
-from fedexperts.federation.local import Holding, Noise, unknowable
+from fedexperts.federation.holding import Holding
+from fedexperts.federation.local import Noise, unknowable
 from fedexperts.federation.site import OWN, Site
 from fedexperts.federation.vault import Vault
 from fedexperts.task import Task
@@ -24,15 +25,20 @@ class Neighbourhood:
     """Sites side by side. They fetch from each other's spools; what goes to the server and back is bytes."""
 
     def __init__(
-        self, folder: Path, task: Task, noise: Noise = unknowable, models: Sequence[str] | None = None
+        self,
+        folder: Path,
+        task: Task | Sequence[Holding],
+        noise: Noise = unknowable,
+        models: Sequence[str] | None = None,
     ) -> None:
-        """`models`: those that the sites' operators chose."""
+        """`task`: whose clients the sites are, or each one's own data. `models`: those that the operators chose."""
         self.folder = folder
-        self.names = [f"site-{k}" for k in range(len(task.clients))]
+        holdings = [Holding.of(task, k) for k in range(len(task.clients))] if isinstance(task, Task) else task
+        self.names = [f"site-{k}" for k in range(len(holdings))]
         self.sites = [
             Site(
                 folder / name,
-                Holding.of(task, k),
+                holdings[k],
                 self.fetch,
                 address=f"{name}:1",
                 noise=noise,

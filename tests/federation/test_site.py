@@ -12,7 +12,7 @@ from support import assert_same_bits, make_task
 
 from fedexperts.errors import FederationError, MethodError
 from fedexperts.federation.envelope import Answer, Request, Task
-from fedexperts.federation.local import Holding
+from fedexperts.federation.holding import Holding
 from fedexperts.federation.site import OWN, Site
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.vault import Vault

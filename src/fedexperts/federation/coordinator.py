@@ -50,6 +50,7 @@ class Coordinator(Server):
             raise FederationError(f"{method.name} goes on from another run, which a federation cannot do yet")
         limits = Limits(change=rules.change_limit)
         self._meeting = Meeting(run, method, settings, sites, carrier, folder / STATE)
+        self._reading = self._meeting.reading(profiles, rules.deadline)
         specs, self.note = self._meeting.clients(profiles, rules.deadline)
         start = self._meeting.start(specs, rules.deadline, limits)
         self.history, self.absences = History(folder / HISTORY), Absences(folder / ABSENCES)
@@ -66,6 +67,11 @@ class Coordinator(Server):
         self._ready: set[int] = set()  # who has opened the run, as far as this process knows
         self._shelves: dict[int, Shelf] = {}
         self._note = note
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Numbers, where only sites know what they stand for."""
+        return self._reading.classes if self._reading else list(map(str, range(self.specs[0].classes)))
 
     def run(self) -> None:
         """All rounds that are left."""
@@ -196,5 +202,6 @@ class Coordinator(Server):
     ) -> Request:
         plan = self._meeting.plan(self.specs[client])
         others = {k: shelf for k, shelf in (shelves or {}).items() if k != client}
-        head = RequestHead(task=task, round=now.number, plan=plan, evaluate=evaluate, shelves=others)
+        reading = self._reading if task is Task.OPEN else None  # the site keeps it
+        head = RequestHead(task=task, round=now.number, plan=plan, reading=reading, evaluate=evaluate, shelves=others)
         return Request(head, payload)

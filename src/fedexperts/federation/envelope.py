@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from fedexperts.config import Frozen, Settings
 from fedexperts.engine import Evaluation
 from fedexperts.errors import FederationError
+from fedexperts.federation.reading import Reading, Told
 from fedexperts.models import ModelRef, Outline
 from fedexperts.task import ClientSpec
 
@@ -94,13 +95,14 @@ class Profile(Frozen):
     classes: int = Field(ge=1, le=10**6)
     samples: int = Field(ge=1, le=10**12)
     model: str = Field(default="", max_length=200)  # that its operator chose: one of ours, or `own`; else any
-    reading: Digest  # of what its classes, words and columns are: the same at all sites, or nothing fits
+    reading: Digest | Literal[""] = ""  # of what its classes, words and columns are; empty: that is to be agreed on
 
 
 class Task(StrEnum):
     """What a server may ask of a site; there is nothing else."""
 
     PROFILE = "profile"  # who are you?
+    TELL = "tell"  # what of your data must all know, to read theirs as you do yours?
     MODEL = "model"  # what does your own model look like, as far as this run shares it?
     START = "start"  # draw what the server begins with: it has not the code of your model
     OPEN = "open"  # take part in this run, which begins with this
@@ -114,6 +116,8 @@ class RequestHead(Frozen):
     task: Task
     round: RoundNumber = 0
     plan: Plan | None = None
+    client: ClientNumber = 0  # where there is no plan yet: the number that the site has among all
+    reading: Reading | None = None  # how all read their data, where that was to be agreed on
     evaluate: bool = False
     first: tuple[PublicSpec, ...] = Field(default=(), max_length=1000)  # of each model the first client that has it
     shelves: dict[ClientNumber, Shelf] = Field(default_factory=dict)  # whom to fetch from: addresses, never the parts
@@ -148,6 +152,7 @@ class AnswerHead(Frozen):
     round: RoundNumber = 0
     refused: str = Field(default="", max_length=2000)  # why nothing else is in it
     profile: Profile | None = None
+    told: Told | None = None
     outline: Outline | None = None
     loss: float | None = None
     flops: Count = 0

@@ -26,14 +26,17 @@ from fedexperts.federation.envelope import (
     RequestHead,
     Task,
 )  # fmt: skip
+from fedexperts.federation.reading import Reading, Told, agreed
 from fedexperts.files import write_atomically
 from fedexperts.methods import Message, Method, State
-from fedexperts.models import Outline, OwnModel, is_place
+from fedexperts.models import Outline, OwnModel, is_place, smallest
 from fedexperts.task import ClientSpec
 
 log = logging.getLogger(__name__)
 
-MODELS, START = "models.json", "start.message"
+ANY_MODEL = "auto"
+"""In the place of a run's models: one of ours for such data as the sites have."""
+READING, MODELS, START = "reading.json", "models.json", "start.message"
 
 
 class Models(Frozen):
@@ -55,33 +58,86 @@ class Meeting:
         self.sites = sites
         self.carrier = carrier
         self.folder = folder
+        self.agreed: Reading | None = None
 
     def plan(self, client: ClientSpec) -> Plan:
         """The run as one site gets to know it."""
         return Plan(run=self.run, settings=self.settings.defining(), client=PublicSpec.of(client.public))
+
+    def reading(self, profiles: Mapping[int, Profile], seconds: float) -> Reading | None:
+        """How all sites read their data, where they have their own and must agree; else they know it by themselves."""
+        known = [self.sites[client] for client, profile in profiles.items() if profile.reading]
+        own = [self.sites[client] for client, profile in profiles.items() if not profile.reading]
+        if known and own:
+            raise FederationError(
+                f"{', '.join(known)} have shares of a set that all know, {', '.join(own)} data of their own; a run is "
+                "for one or the other"
+            )
+        saved = self.folder / READING
+        if own and not saved.exists():
+            told: dict[int, Told] = {}
+
+            def take(client: int, answer: Answer) -> None:
+                if (found := answer.head.told) is None:
+                    raise FederationError("it does not tell how its data are read")
+                if found.sums is not None and found.sums.count != profiles[client].samples:
+                    raise FederationError(f"sums of {found.sums.count} rows, where it has {profiles[client].samples}")
+                told[client] = found
+
+            asked = {client: RequestHead(task=Task.TELL, client=client) for client in profiles}
+            self._insist(asked, seconds, take)
+            write_atomically(saved, agreed(told, self.sites, self.settings).model_dump_json())
+        self.agreed = Reading.model_validate_json(saved.read_text(encoding="utf-8")) if own else None
+        return self.agreed
 
     def clients(self, profiles: Mapping[int, Profile], seconds: float) -> tuple[list[ClientSpec], str]:
         """The clients that the sites are, each with its model; and what is to be said about that.
 
         A site runs the model that its operator chose. To the others the run's models go in turn.
         """
-        common = self.settings.common_model or self.settings.model[-1]
-        if code := [name for name in (*self.settings.model, common) if is_place(name)]:
+        models, common = self.settings.model, self.settings.common_model
+        if code := [name for name in filter(None, (*models, common)) if is_place(name)]:
             raise FederationError(
                 f"model {code[0]}: a run cannot name code for its sites; a site's operator does: `fedexperts site … "
                 f"--model {code[0]}`, or `model` in site.toml"
             )
-        specs = _specs(self.settings, self.sites, profiles)
+        self._alike(profiles)
+        dataset = self.agreed.dataset if self.agreed else profiles[0]
+        models = (smallest(dataset.shape),) if models == (ANY_MODEL,) else models
+        specs = [
+            ClientSpec(
+                id=client,
+                model=profiles[client].model or models[client % len(models)],
+                shape=dataset.shape,
+                classes=dataset.classes,
+                samples=profiles[client].samples,
+                clients=len(profiles),
+                name=self.sites[client],
+                common=common,
+            )
+            for client in sorted(profiles)
+        ]
         outlines = self._outlines([spec for spec in specs if spec.model == OWN_MODEL], seconds)
         own = {client: OwnModel(OWN_MODEL, outline) for client, outline in outlines.items()}
         specs = [replace(spec, model=own.get(spec.id, spec.model)) for spec in specs]
-        fitted, note = fitting(self.method, specs, common)
+        fitted, note = fitting(self.method, specs, common or models[-1])
         if note and (chosen := [f"{self.sites[k]} {p.model}" for k, p in sorted(profiles.items()) if p.model]):
             raise FederationError(
                 f"{self.method.name} needs one model for all clients, and these sites run what their operators chose: "
                 f"{', '.join(chosen)}; choose models that are alike, or a method in which models are private"
             )
         return fitted, note
+
+    def _alike(self, profiles: Mapping[int, Profile]) -> None:
+        """An error where sites that know by themselves how their data are read do not read them alike."""
+        first = profiles[0]
+        for client, profile in profiles.items() if self.agreed is None else ():
+            if any(getattr(profile, name) != getattr(first, name) for name in ("shape", "classes", "reading")):
+                raise FederationError(
+                    f"{self.sites[client]} and {self.sites[0]} do not read their data alike: samples of shape "
+                    f"{profile.shape} and {first.shape}, {profile.classes} and {first.classes} classes; names of "
+                    "classes, words and columns must be the same too"
+                )
 
     def _outlines(self, clients: Sequence[ClientSpec], seconds: float) -> Mapping[int, Outline]:
         """What sites tell of their own models."""
@@ -94,7 +150,11 @@ class Meeting:
             found[client] = answer.head.outline
             write_atomically(saved, Models(of=found).model_dump_json())
 
-        asked = {c.id: RequestHead(task=Task.MODEL, plan=self.plan(c)) for c in clients if c.id not in found}
+        asked = {
+            c.id: RequestHead(task=Task.MODEL, plan=self.plan(c), reading=self.agreed)
+            for c in clients
+            if c.id not in found
+        }
         self._insist(asked, seconds, take)
         return found
 
@@ -120,7 +180,8 @@ class Meeting:
 
         if not saved.exists():
             plan, specs = self.plan(first[0]), tuple(PublicSpec.of(spec.public) for spec in first)
-            self._insist({first[0].id: RequestHead(task=Task.START, plan=plan, first=specs)}, seconds, take)
+            head = RequestHead(task=Task.START, plan=plan, reading=self.agreed, first=specs)
+            self._insist({first[0].id: head}, seconds, take)
         raw = saved.read_bytes()
         return dict(Message.from_bytes(raw).tensors) if raw else {}
 
@@ -143,25 +204,3 @@ def _willing(raw: bytes) -> Answer:
     if answer.head.refused:
         raise FederationError(f"it refuses: {answer.head.refused}")
     return answer
-
-
-def _specs(settings: Settings, sites: Sequence[str], profiles: Mapping[int, Profile]) -> list[ClientSpec]:
-    for client, profile in profiles.items():
-        same = [(who.shape, who.classes, who.reading) for who in (profile, profiles[0])]
-        if same[0] != same[1]:
-            raise FederationError(
-                f"{sites[client]} and {sites[0]} do not read their data alike: samples of shape {profile.shape} and "
-                f"{profiles[0].shape}, {profile.classes} and {profiles[0].classes} classes; names of classes, words "
-                "and columns must be the same too"
-            )
-    return [
-        ClientSpec(
-            id=client,
-            model=profiles[client].model or settings.model[client % len(settings.model)],
-            clients=len(profiles),
-            name=sites[client],
-            common=settings.common_model,
-            **profiles[client].model_dump(include={"shape", "classes", "samples"}),
-        )
-        for client in sorted(profiles)
-    ]

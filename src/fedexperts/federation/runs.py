@@ -10,6 +10,7 @@ from fedexperts.api import claim, settings_for
 from fedexperts.config import Settings
 from fedexperts.errors import FederationError
 from fedexperts.federation.envelope import Name
+from fedexperts.federation.meeting import ANY_MODEL
 from fedexperts.federation.places import RUNS, read_server
 from fedexperts.federation.service import follow
 from fedexperts.files import write_atomically
@@ -19,6 +20,8 @@ from fedexperts.measure import SETTINGS
 def queue(folder: Path, method: str, values: Mapping[str, Any], name: str | None) -> Path:
     """Hand a run to the server: a folder with its settings. One of this name that is there already must be the same."""
     sites = read_server(folder).sites
+    if not values.keys() & {"data", "model"}:
+        values = {**values, "model": ANY_MODEL}  # it is for whatever data the sites have
     settings = settings_for(method, {**values, "clients": len(sites)})
     if name is None:
         run = claim(folder / RUNS / method, numbered=True)[0]

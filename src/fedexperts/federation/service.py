@@ -12,15 +12,17 @@ import numpy as np
 import torch
 
 from fedexperts.api import environment
+from fedexperts.client import Client
 from fedexperts.config import Settings, TaskSettings
-from fedexperts.errors import FederationError, FedExpertsError, SettingsError
+from fedexperts.data import clients_in, is_folder
+from fedexperts.errors import DataError, FederationError, FedExpertsError, SettingsError, suggestion
 from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.carrier import Carrier, introductions
 from fedexperts.federation.coordinator import Coordinator
+from fedexperts.federation.holding import Holding, Own
 from fedexperts.federation.hub import SERVER, Hub, attend
-from fedexperts.federation.local import Holding
 from fedexperts.federation.peers import Peers, serve_spool
 from fedexperts.federation.places import RUNS, SiteSettings, read_server
 from fedexperts.federation.site import SPOOL, Site
@@ -83,7 +85,7 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     method, privacy = coordinator.method, privacy_of(coordinator)
     title = method.title or method.name
     coordinator.run()
-    classes = [str(number) for number in range(profiles[0].classes)]
+    classes = coordinator.class_names
     nobodys = np.zeros((len(sites), len(classes)), np.int64)
     write_labels(folder / LABELS, classes, sites, nobodys)
     missing = (folder / ABSENCES).exists()
@@ -122,10 +124,27 @@ def model_in(settings: SiteSettings, given: Mapping[str, Any]) -> str | None:
 def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
     """The data that a site's settings and its operator's options name."""
     values = {**settings.data, **given}
-    part = values.pop("part", 0)
+    part = values.pop("part", None)
     values.pop("model", None)
-    task = Task.of(TaskSettings.check(with_model(values)))
-    return Holding.of(task, task.number(part), settings.name)
+    named = TaskSettings.check(with_model(values))
+    if is_folder(named.data):
+        place = _own_folder(Path(named.data_dir or "", named.data), settings.name if part is None else part)
+        return Own(Client.read(place, image_size=named.image_size), named, settings.name, settings.tells)
+    task = Task.of(named)
+    return Holding.of(task, task.number(0 if part is None else part), settings.name)
+
+
+def _own_folder(folder: Path, part: str | int) -> Path:
+    """That of a folder of clients which is the site's, by its name or number; the only one there is may have any."""
+    found = clients_in(folder)
+    names = [path.name for path in found]
+    if str(part) in names:
+        return folder / str(part)
+    if str(part).isdecimal() and int(part) < len(found):
+        return found[int(part)]
+    if len(found) == 1:
+        return found[0]
+    raise DataError(f"{folder} has no folder '{part}'{suggestion(str(part), names)}; --part is: {', '.join(names)}")
 
 
 def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:

@@ -1,15 +1,17 @@
 """A site: it receives, trains and replies, with its own data and state. Who carries the bytes is not its affair."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
 
 from fedexperts.errors import FederationError, FedExpertsError
-from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Profile, PublicSpec, Request, Shelf, Task
-from fedexperts.federation.local import Fetch, Holding, Local, Noise, unknowable
+from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Profile, Request, RequestHead, Shelf, Task
+from fedexperts.federation.holding import Holding
+from fedexperts.federation.local import Fetch, Local, Noise, unknowable
 from fedexperts.federation.own_model import said
+from fedexperts.federation.reading import Reading
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message, State
@@ -77,13 +79,15 @@ class Site:
         head = request.head
         if head.task is Task.PROFILE:
             return Answer(AnswerHead(task=head.task, profile=self.profile)).to_bytes()
+        if head.task is Task.TELL:
+            return Answer(AnswerHead(task=head.task, told=self.holding.tell(head.client))).to_bytes()
         if head.plan is None:
             raise FederationError(f"a request to {head.task} does not say in which run")
         if head.task in (Task.MODEL, Task.START):
-            return self._presents(head.task, head.plan, head.first)
+            return self._presents(head, head.plan)
         vault = Vault(self.folder / "state" / head.plan.run)
         if head.task is Task.OPEN:
-            local = self._opened(head.plan, request.payload, vault)
+            local = self._opened(head.plan, head.reading, request.payload, vault)
             return _Step(local, vault, self.spool, self._address).open(head.round)
         if (given := vault.answer(head.task, head.round, raw)) is not None:
             return given
@@ -99,44 +103,49 @@ class Site:
     def profile(self) -> Profile:
         return self.holding.profile.model_copy(update={"model": said(self._model)})
 
-    def _presents(self, task: Task, plan: Plan, first: Sequence[PublicSpec]) -> bytes:
+    def _presents(self, head: RequestHead, plan: Plan) -> bytes:
         """What the server cannot make itself, for it has not the code of this site's model: nothing is trained yet."""
-        local = self._made(plan, None, first)
-        if task is Task.MODEL:
-            return Answer(AnswerHead(task=task, run=plan.run, outline=local.outline)).to_bytes()
+        local, said = self._made(plan, head.reading, None, head), AnswerHead(task=head.task, run=plan.run)
+        if head.task is Task.MODEL:
+            return Answer(said.model_copy(update={"outline": local.outline})).to_bytes()
         start = Message(local.start)
         local.agrees(start)
-        return Answer(AnswerHead(task=task, run=plan.run), packed(start)).to_bytes()
+        return Answer(said, packed(start)).to_bytes()
 
-    def _made(self, plan: Plan, start: State | None, first: Sequence[PublicSpec] = ()) -> Local:
+    def _made(self, plan: Plan, reading: Reading | None, start: State | None, head: RequestHead | None = None) -> Local:
         """The client that a plan means, if this site agrees to the plan."""
         if (planned := plan.checked.noise) < self._least_noise:
             raise FederationError(
                 f"run {plan.run} has noise {planned:g}, and this site takes part from {self._least_noise:g} on"
             )
+        data = self.holding.read(plan.client.id, reading)
         how = self._own, self._fetch, self._leaves, self._noise, self._model
-        return Local(plan, self.holding, *how, start, first)
+        return Local(plan, data, *how, start, head.first if head else ())
 
-    def _opened(self, plan: Plan, payload: bytes, vault: Vault) -> Local:
+    def _opened(self, plan: Plan, reading: Reading | None, payload: bytes, vault: Vault) -> Local:
         """A run that begins, or goes on: what it is does not change once anything is trained in it."""
         start = dict(Message.from_bytes(payload).tensors) if payload else {}
-        local = self._made(plan, start)
+        local = self._made(plan, reading, start)
         known = vault.plan and plan.same(Plan.model_validate_json(vault.plan)) and _equal(vault.tensors(START), start)
-        if not known:
+        if not known or _reading(vault) != reading:
             if vault.plan and vault.trained:
                 raise FederationError(f"this site has trained in a run {plan.run} that was planned otherwise")
-            vault.open(plan.model_dump_json(), {START: start})
+            vault.open(plan.model_dump_json(), reading.model_dump_json() if reading else "", {START: start})
         self._locals = {plan.model_dump_json(): local}
         return local
 
     def _local(self, plan: Plan, vault: Vault) -> Local:
         key = plan.model_dump_json()
         if key not in self._locals:
-            local = self._made(plan, vault.tensors(START) or {})
+            local = self._made(plan, _reading(vault), vault.tensors(START) or {})
             if not vault.plan or not plan.same(Plan.model_validate_json(vault.plan)):
                 raise FederationError(f"run {plan.run} is not open at this site, or was planned otherwise")
             self._locals = {key: local}
         return self._locals[key]
+
+
+def _reading(vault: Vault) -> Reading | None:
+    return Reading.model_validate_json(vault.reading) if vault.reading else None
 
 
 class _Step:

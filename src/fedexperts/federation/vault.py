@@ -36,7 +36,7 @@ class Vault:
     def _read(self) -> dict[str, Any]:
         path = self.folder / MANIFEST
         if not path.exists():
-            return {"plan": "", "trained": 0, "settled": 0, "tensors": {}, "given": {}}
+            return {"plan": "", "reading": "", "trained": 0, "settled": 0, "tensors": {}, "given": {}}
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
@@ -48,12 +48,17 @@ class Vault:
         """The plan that the run was opened with; empty, if it was not."""
         return str(self._content.get("plan", ""))
 
-    def open(self, plan: str, tensors: Mapping[str, State]) -> None:
+    @property
+    def reading(self) -> str:
+        """How all sites of the run read their data, where they had to agree."""
+        return str(self._content.get("reading", ""))
+
+    def open(self, plan: str, reading: str, tensors: Mapping[str, State]) -> None:
         """What a run is, before its first step."""
         self.folder.mkdir(parents=True, exist_ok=True)
         mark = digest(plan.encode())[:12]
         records = {kind: write_tensors(self.folder, f"{kind}-{mark}.safetensors", own) for kind, own in tensors.items()}
-        self._write({"plan": plan, "tensors": self._content["tensors"] | records})
+        self._write({"plan": plan, "reading": reading, "tensors": self._content["tensors"] | records})
 
     @property
     def trained(self) -> int:
