@@ -153,15 +153,19 @@ def run_federation(
 ) -> None:
     """Hand a run to the server, on its machine. Takes the options of `fedexperts run` and the method's own.
 
-    The same command with the same --name shows the progress of a run again.
+    The same command with the same --name shows the progress of a run again. A method that goes on from a run takes
+    that one's name (--from), or makes it first.
     Example: fedexperts federation run consortium --method fedper --data digits --rounds 20
     """
     with _extra():
         from fedexperts.federation.runs import queue
+        from fedexperts.federation.service import before
     run = queue(folder, method, no_more(context.args), name)
-    console.print(f"run: {run}", highlight=False)
-    if wait:
-        _watch(folder, run)
+    first = before(run)
+    for each in filter(None, (first, run)):
+        console.print(f"run: {each}", highlight=False)
+        if wait:
+            _watch(folder, each)
 
 
 def _watch(folder: Path, run: Path) -> None:

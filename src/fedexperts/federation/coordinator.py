@@ -18,6 +18,7 @@ from fedexperts.federation.absences import ABSENCES, Absences
 from fedexperts.federation.asking import Asking, Rules
 from fedexperts.federation.carrier import Carrier
 from fedexperts.federation.checks import Inspector, Limits
+from fedexperts.federation.ended import Ended
 from fedexperts.federation.envelope import Answer, Profile, Request, RequestHead, Shelf, Task
 from fedexperts.federation.meeting import Meeting
 from fedexperts.federation.site import packed
@@ -46,8 +47,6 @@ class Coordinator(Server):
         `note` is told where the run stands.
         """
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
-        if method.begins() is not None:
-            raise FederationError(f"{method.name} goes on from another run, which a federation cannot do yet")
         limits = Limits(change=rules.change_limit)
         self._meeting = Meeting(run, method, settings, sites, carrier, folder / STATE)
         self._reading = self._meeting.reading(profiles, rules.deadline)
@@ -64,9 +63,18 @@ class Coordinator(Server):
         self.server = dict(self.start)
         self.seconds = 0.0  # of all processes that worked on this run
         self._inspector = Inspector(method, self.specs, settings, start, limits)
+        self._before = self._earlier(profiles, carrier)
         self._ready: set[int] = set()  # who has opened the run, as far as this process knows
         self._shelves: dict[int, Shelf] = {}
         self._note = note
+
+    def _earlier(self, profiles: Mapping[int, Profile], carrier: Carrier) -> Ended | None:
+        """The run that this one begins with, if it is of such a method. Its folder lies beside this one's."""
+        if (beginning := self.method.begins()) is None:
+            return None
+        if beginning.folder is None:
+            raise FederationError(f"{self.method.name} begins with a run of {beginning.method}, and none is named")
+        return Ended(self.folder.parent / beginning.folder.name, self.sites, profiles, carrier)
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -131,7 +139,18 @@ class Coordinator(Server):
         start = packed(Message(self.start))
         requests = {client: self._request(client, Task.OPEN, now, start) for client in unready}
         needed = minimum - len(self._ready & set(sampled))
-        self._ready |= set(self._asking.gather(Task.OPEN, now, requests, self._shelved, max(0, needed)))
+        opened = self._asking.gather(Task.OPEN, now, requests, self._shelved, max(0, needed))
+        if self._before is not None:
+            begin = {client: self._begin(client, self._before, now) for client in opened}
+            opened = self._asking.gather(Task.BEGIN, now, begin, lambda *_: None, max(0, needed))
+        self._ready |= set(opened)
+
+    def _begin(self, client: int, before: Ended, now: Round) -> Request:
+        """A site begins with its own part of an earlier run, and with what the server would say to it there now."""
+        head = RequestHead(
+            task=Task.BEGIN, round=now.number, plan=self._meeting.plan(self.specs[client]), before=before.plan(client)
+        )
+        return Request(head, packed(before.message_for(client)))
 
     def _combine(self, replies: Sequence[Reply], now: Round) -> None:
         """Combine; where that cannot be, without those whose replies were laid out otherwise than expected."""
@@ -147,7 +166,7 @@ class Coordinator(Server):
 
     def _close(self, now: Round, trained: Sequence[int]) -> None:
         """Those that have trained adopt from peers, if the method has that; all say how they do, if that is due."""
-        evaluating = now.number % self.settings.evaluate_every == 0 or now.number == self.settings.rounds
+        evaluating = self.evaluates
         asked = sorted(self._ready) if evaluating else list(trained) if self.method.exchanges else []
         answers: dict[int, Answer] = {}
 

@@ -106,6 +106,7 @@ class Task(StrEnum):
     MODEL = "model"  # what does your own model look like, as far as this run shares it?
     START = "start"  # draw what the server begins with: it has not the code of your model
     OPEN = "open"  # take part in this run, which begins with this
+    BEGIN = "begin"  # go on with the model that you had at the end of another run
     TRAIN = "train"  # receive, train, reply
     CLOSE = "close"  # adopt what peers have, and say how the model does
 
@@ -118,6 +119,7 @@ class RequestHead(Frozen):
     plan: Plan | None = None
     client: ClientNumber = 0  # where there is no plan yet: the number that the site has among all
     reading: Reading | None = None  # how all read their data, where that was to be agreed on
+    before: Plan | None = None  # the run that this one begins with
     evaluate: bool = False
     first: tuple[PublicSpec, ...] = Field(default=(), max_length=1000)  # of each model the first client that has it
     shelves: dict[ClientNumber, Shelf] = Field(default_factory=dict)  # whom to fetch from: addresses, never the parts

@@ -62,7 +62,13 @@ class Meeting:
 
     def plan(self, client: ClientSpec) -> Plan:
         """The run as one site gets to know it."""
-        return Plan(run=self.run, settings=self.settings.defining(), client=PublicSpec.of(client.public))
+        settings = self.settings.defining()
+        if (
+            self.method.begins() is not None
+        ):  # where that run lies is the server's affair; each site has its own part of it
+            folders = self.settings.begins_with
+            settings["options"] = {name: v for name, v in settings["options"].items() if name not in folders}
+        return Plan(run=self.run, settings=settings, client=PublicSpec.of(client.public))
 
     def reading(self, profiles: Mapping[int, Profile], seconds: float) -> Reading | None:
         """How all sites read their data, where they have their own and must agree; else they know it by themselves."""
@@ -111,6 +117,7 @@ class Meeting:
                 shape=dataset.shape,
                 classes=dataset.classes,
                 samples=profiles[client].samples,
+                label_counts=(1,) * dataset.classes,  # for methods that ask: the true ones only the site knows
                 clients=len(profiles),
                 name=self.sites[client],
                 common=common,

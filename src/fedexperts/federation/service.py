@@ -19,7 +19,7 @@ from fedexperts.errors import DataError, FederationError, FedExpertsError, Setti
 from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
-from fedexperts.federation.carrier import Carrier, introductions
+from fedexperts.federation.carrier import SITES, Carrier, introductions
 from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.holding import Holding, Own
 from fedexperts.federation.hub import SERVER, Hub, attend
@@ -30,6 +30,7 @@ from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
 from fedexperts.given import with_model
 from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, privacy_of, write_labels
+from fedexperts.methods import method_class
 from fedexperts.models import check_model
 from fedexperts.task import Task
 
@@ -77,10 +78,14 @@ def _conduct(folder: Path, sites: tuple[str, ...], hub: Hub, rules: Rules, board
 
 
 def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules, note: Callable[..., None]) -> Record:
-    """A run from wherever it stands to its end."""
+    """A run from wherever it stands to its end; one that it begins with comes first."""
     settings = Settings.saved(folder / SETTINGS)
+    if (first := before(folder)) is not None and not (first / SUMMARY).exists():
+        if (first / FAILED).exists():
+            raise FederationError(f"run {first.name}, which this one begins with, has failed")
+        conduct(first, sites, carrier, rules, note)
     note(run=folder.name, method=settings.method, rounds=settings.rounds, round=0, waiting=list(sites))
-    profiles = introductions(carrier, sites, folder / STATE / "sites.json", rules.deadline)
+    profiles = introductions(carrier, sites, folder / STATE / SITES, rules.deadline)
     coordinator = Coordinator(folder.name, settings, sites, profiles, carrier, folder, rules, note)
     method, privacy = coordinator.method, privacy_of(coordinator)
     title = method.title or method.name
@@ -111,6 +116,14 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     record.save(folder)
     note(finished=True)
     return record
+
+
+def before(run: Path) -> Path | None:
+    """The folder of the run that another one begins with, if it does: beside its own."""
+    settings = Settings.saved(run / SETTINGS)
+    if not method_class(settings.method).goes_on_from:
+        return None
+    return next((run.parent / folder.name for folder in settings.begins_with.values()), None)
 
 
 def model_in(settings: SiteSettings, given: Mapping[str, Any]) -> str | None:

@@ -89,6 +89,8 @@ class Site:
         if head.task is Task.OPEN:
             local = self._opened(head.plan, head.reading, request.payload, vault)
             return _Step(local, vault, self.spool, self._address).open(head.round)
+        if head.task is Task.BEGIN:
+            return self._begun(head, head.plan, request.payload, vault)
         if (given := vault.answer(head.task, head.round, raw)) is not None:
             return given
         if head.round <= vault.answered(head.task) or head.round < vault.trained:
@@ -142,6 +144,27 @@ class Site:
                 raise FederationError(f"run {plan.run} is not open at this site, or was planned otherwise")
             self._locals = {key: local}
         return self._locals[key]
+
+    def _begun(self, head: RequestHead, plan: Plan, message: bytes, vault: Vault) -> bytes:
+        """A run that goes on from another's end: with what this site keeps of that one, and the server's last word."""
+        local, before = self._local(plan, vault), head.before
+        if before is None or (beginning := local.method.begins()) is None or before.checked.method != beginning.method:
+            raise FederationError(f"run {plan.run} does not go on from such a run")
+        if not vault.before and not vault.trained:
+            kept = Vault(self.folder / "state" / before.run)
+            if not kept.plan:
+                raise FederationError(f"this site took no part in run {before.run}, which this one begins with")
+            earlier = self._made(before, _reading(kept), kept.tensors(START) or {})
+            if not before.same(Plan.model_validate_json(kept.plan)):
+                raise FederationError(f"run {before.run} was planned otherwise when this site took part in it")
+            earlier.load(kept.tensors(OWN))
+            earlier.hears(message, kept.tensors(MEMORY) or {})
+            local.load(None)
+            local.goes_on(local.client, earlier)
+            vault.begin(before.run, {OWN: local.fleet.kept(local.client)})
+        elif vault.before != before.run:
+            raise FederationError(f"run {plan.run} has begun here otherwise than with run {before.run}")
+        return Answer(AnswerHead(task=head.task, run=plan.run, round=head.round)).to_bytes()
 
 
 def _reading(vault: Vault) -> Reading | None:

@@ -61,6 +61,16 @@ class Vault:
         self._write({"plan": plan, "reading": reading, "tensors": self._content["tensors"] | records})
 
     @property
+    def before(self) -> str:
+        """The run that this one began with, if it did with any."""
+        return str(self._content.get("before", ""))
+
+    def begin(self, before: str, tensors: Mapping[str, State]) -> None:
+        """The run goes on from another: what it has of that."""
+        records = {kind: write_tensors(self.folder, f"{kind}-before.safetensors", own) for kind, own in tensors.items()}
+        self._write({"before": before, "tensors": self._content["tensors"] | records})
+
+    @property
     def trained(self) -> int:
         """The last round that the client has trained in."""
         return int(self._content["trained"])
