@@ -31,3 +31,11 @@ def plain(shape: tuple[int, ...], classes: int) -> nn.Module:
 def other(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Not for the task of these tests: it knows three classes."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), FEATURES), nn.ReLU(), nn.Linear(FEATURES, 3))
+
+
+def reader(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """For texts; it ends in as many features as fasttext does."""
+    words, known = shape
+    return nn.Sequential(
+        nn.Embedding(known, 4), nn.Flatten(), nn.Linear(4 * words, 32), nn.ReLU(), nn.Linear(32, classes)
+    )
