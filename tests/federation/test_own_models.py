@@ -53,7 +53,7 @@ def test_a_shared_part_may_be_of_the_sites_own_making(name: str, tmp_path: Path)
 @pytest.mark.federation
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_method_with_models_of_the_sites_own(name: str, tmp_path: Path) -> None:
-    federated(name, ALIKE, tmp_path)
+    federated(name, ALIKE, tmp_path, rounds=2)
 
 
 def asked(task: Task, folder: Path, name: str, models: tuple[str, ...], **values: object) -> dict[int, Answer]:

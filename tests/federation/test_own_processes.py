@@ -1,5 +1,6 @@
 """Real processes over TLS whose sites have their own texts and models, or go on from another run; and kill -9."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -27,16 +28,18 @@ class Different(Consortium):
             shutil.copytree(clients / name, folder / name / "data" / name)
 
     def _command(self, name: str) -> list[str]:
-        start, words = super()._command(name)[:5], ["server", str(self.folder)]
-        if name in NAMES:
-            data = str(self.folder / name / "data") + "/"
-            words = ["site", str(self.folder / name), "--data", data, "--model", MODELS[name]]
-        return [*start, *words]
+        words = super()._command(name)
+        if name not in NAMES:
+            return words
+        data = str(self.folder / name / "data") + "/"
+        return [*words[: words.index("site") + 2], "--data", data, "--model", MODELS[name]]
 
 
 def test_sites_with_their_own_texts_and_models_one_of_which_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    here = Path(__file__).parent  # where `nets` is
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]))
     clients = folder_of_texts(tmp_path / "clients")
     town = Different(tmp_path / "town", clients, deadline=100, minimum=3)
     town.will_die("south", "kept", after=2)  # when it has opened the run, and then trained once
@@ -45,7 +48,7 @@ def test_sites_with_their_own_texts_and_models_one_of_which_dies(
         run = town.run("fedmoe", **TEXTS)
         town.finished(run)
     assert sorted(town.deaths) == ["server", "south"]
-    monkeypatch.chdir(Path(__file__).parent)
+    monkeypatch.chdir(here)
     result = api.run("fedmoe", data=f"{clients}/", model=",".join(MODELS[name] for name in NAMES), **TEXTS)
     assert read_history(run / HISTORY) == result.history
     assert (run / LABELS).read_text().startswith("client,cat,dog,owl")

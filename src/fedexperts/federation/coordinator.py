@@ -21,7 +21,7 @@ from fedexperts.federation.checks import Inspector, Limits
 from fedexperts.federation.ended import Ended
 from fedexperts.federation.envelope import Answer, Profile, Request, RequestHead, Shelf, Task
 from fedexperts.federation.meeting import Meeting
-from fedexperts.federation.site import packed
+from fedexperts.federation.steps import packed
 from fedexperts.measure import FETCHES, HISTORY, STATE, Fetches, History
 from fedexperts.methods import Channel, Message, Reply, Round, Want, method_class
 
