@@ -203,13 +203,14 @@ def status(folder: Folder) -> None:
     table = Table("site", "last heard of", "now", box=None)
     for name in settings.sites:
         ago = f"{max(0, time.time() - known['seen'][name]):.0f} s ago" if name in known.get("seen", {}) else "never"
-        doing = f"{known['doing']}, round {known['in_round']}" if name in known.get("waiting", []) else ""
+        step = f"{known['doing']}, round {known['in_round']}" if "doing" in known else "is waited for"
+        doing = step * (name in known.get("waiting", []) and "failed" not in known)
         table.add_row(name, ago, known.get("absent", {}).get(name, "") or doing)
     console.print(table)
     if "run" in known:
-        accuracy = f", test accuracy {100 * known['accuracy']:.2f} % in round {known['evaluated']}" * (
-            "accuracy" in known
-        )
+        accuracy = ""
+        if "accuracy" in known:
+            accuracy = f", test accuracy {100 * known['accuracy']:.2f} % in round {known['evaluated']}"
         over = ", finished" if known.get("finished") else f", failed: {known['failed']}" if "failed" in known else ""
         done = f"run {known['run']} ({known['method']}): round {known.get('round', 0)} of {known['rounds']}"
         console.print(f"{done}{accuracy}{over}", highlight=False)

@@ -1,6 +1,7 @@
 """A site opens a run before it trains in it: later, if it was away, and again, if it has lost its disk."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from neighbourhood import Neighbourhood, settings_for
 from support import make_task
 
 from fedexperts.errors import FederationError
+from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.envelope import Answer, Request, RequestHead, Task
+from fedexperts.federation.places import new
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message
 
@@ -93,3 +96,19 @@ def test_what_a_run_is_stays_once_something_is_trained_in_it(tmp_path: Path) -> 
     for changes in ({"lr": 0.5}, {"method": "pm-moe", "options": {}}, {"method": "fedrep", "options": {}}):
         assert "planned otherwise" in refusal(Task.OPEN, **changes)
         assert "planned otherwise" in refusal(Task.TRAIN, 2, **changes)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [({}, "is waited for"), ({"doing": "train", "in_round": 2}, "train, round 2"), ({"failed": "no room"}, "no room")],
+)
+def test_the_status_of_a_run_that_has_not_begun(
+    more: dict[str, object], says: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    new(tmp_path / "town", ("a", "b"), "localhost", 9440)
+    board = Board(tmp_path / "town" / "server" / STATUS)
+    board.note(seen={"a": 0.0}, run="first", method="fedavg", rounds=3, round=0, waiting=["a"], **more)
+    code, out, _ = cli("federation", "status", tmp_path / "town")
+    assert code == 0
+    assert says in out
+    assert ("waited" in out) == (not more)
