@@ -11,7 +11,19 @@ from fedexperts.engine.member import model_of
 from fedexperts.errors import FederationError, ModelError
 from fedexperts.federation.envelope import OWN_MODEL, Plan
 from fedexperts.methods import Method, Owner, part_of
-from fedexperts.models import ModelRef, Outline, OwnModel, Parts, Shape, build, is_place
+from fedexperts.models import (
+    Extractor,
+    ModelRef,
+    Outline,
+    OwnModel,
+    Parts,
+    Shape,
+    Stem,
+    build,
+    cut,
+    is_place,
+    out_shape,
+)
 from fedexperts.task import ClientSpec
 
 
@@ -65,9 +77,16 @@ def outline_of(method: Method, client: ClientSpec) -> Outline:
         unknown = replace(client, model=OwnModel(OWN_MODEL, least))
         try:
             enough = _shared(method, client) == _shared(method, unknown)
-        except ModelError:  # the method looks into the extractor
-            enough = False
-    return least if enough else Outline.of(parts, whole=True)
+            stem = None
+        except ModelError:  # the method cuts the extractor in two
+            enough, stem = False, _stem(client, parts)
+    return least if enough else Outline.of(parts, whole=True, stem=stem)
+
+
+def _stem(client: ClientSpec, parts: Parts) -> Stem:
+    embedding, _ = cut(client.model, client.shape, client.classes)
+    shape, wrapped = out_shape(embedding, client.shape), isinstance(parts["extractor"], Extractor)
+    return Stem(tensors=len(embedding.state_dict()), shape=shape, place="net" if wrapped else "")
 
 
 def _shared(method: Method, client: ClientSpec) -> dict[str, tuple[int, ...]]:

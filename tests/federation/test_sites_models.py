@@ -19,10 +19,8 @@ from fedexperts.models import Outline
 SIZES = (32, 29, 12)
 DIFFERENT, ALIKE = ("nets:small", "nets:plain", "cnn5"), ("nets:small",) * 3
 PRIVATE = ("fedmoe", "fedproto")
-SHARED = ("fedper", "fedavg")
-CUT = ("fedmoe-da",)
-"""Methods that look into a model: of an unknown one they cannot."""
-OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and name not in (*PRIVATE, *SHARED, *CUT)]
+SHARED = ("fedper", "fedavg", "fedmoe-da")
+OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and name not in (*PRIVATE, *SHARED)]
 
 
 def federated(name: str, models: tuple[str, ...], folder: Path, **values: object) -> None:
@@ -71,7 +69,9 @@ def asked(task: Task, folder: Path, name: str, models: tuple[str, ...], **values
     return answers
 
 
-@pytest.mark.parametrize(("name", "told"), [("fedmoe", False), ("lg-fedavg", False), ("fedper", True)])
+@pytest.mark.parametrize(
+    ("name", "told"), [("fedmoe", False), ("lg-fedavg", False), ("fedper", True), ("fedmoe-da", True)]
+)
 def test_of_a_model_no_more_is_told_than_a_method_shares_of_it(name: str, told: bool, tmp_path: Path) -> None:
     """Where the extractor is private not even its layout is."""
     outlines = [answer.head.outline for answer in asked(Task.MODEL, tmp_path, name, ALIKE).values()]
@@ -79,6 +79,7 @@ def test_of_a_model_no_more_is_told_than_a_method_shares_of_it(name: str, told: 
     for outline in outlines:
         assert (outline.features, outline.bias) == (FEATURES, True)
         assert [layout.name for layout in outline.extractor or ()][:2] == ["net.0.weight", "net.0.bias"] * told
+        assert (outline.stem is not None) == (name == "fedmoe-da")  # where it is cut in two
     assert not any(b"nets" in answer.to_bytes() for answer in asked(Task.PROFILE, tmp_path, name, ALIKE).values())
 
 
@@ -107,12 +108,6 @@ def test_sites_whose_models_do_not_go_together_are_named(tmp_path: Path) -> None
     there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=DIFFERENT)
     with pytest.raises(FederationError, match=r"fedavg needs one model for all .* site-0 own, site-1 own, site-2 cnn5"):
         there.coordinator(settings_for("fedavg", make_task("cnn5", SIZES)))
-
-
-def test_a_method_that_looks_into_models_says_that_it_cannot(tmp_path: Path) -> None:
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=ALIKE)
-    with pytest.raises(FedExpertsError, match="client site-0: model 'own' cannot be cut into an embedding and experts"):
-        there.coordinator(settings_for("fedmoe-da", make_task("cnn5", SIZES)))
 
 
 def test_a_model_that_does_not_take_the_samples_ends_the_run_before_it_begins(tmp_path: Path) -> None:
