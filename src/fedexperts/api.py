@@ -45,7 +45,7 @@ from fedexperts.measure import (
     read_labels,
     write_labels,
 )  # fmt: skip
-from fedexperts.methods import State, method_class, registry
+from fedexperts.methods import Beginning, State, method_class, registry
 from fedexperts.task import Task
 
 BEFORE = "before"
@@ -367,8 +367,7 @@ def _begin(simulation: Simulation, folder: Path | None, observers: Sequence[Obse
     if beginning.folder is not None:
         before = load(beginning.folder, simulation.settings.data_dir, simulation.task)
     else:
-        shared = simulation.settings.model_dump(exclude={*TrainSettings.model_fields, "method", "options"})
-        settings = settings_for(beginning.method, {**shared, **beginning.values})
+        settings = first_phase(simulation.settings, beginning)
         if folder is None:
             before = execute(settings, simulation.task, None, observers)
         else:
@@ -376,6 +375,12 @@ def _begin(simulation: Simulation, folder: Path | None, observers: Sequence[Obse
             before = load(folder / BEFORE, simulation.settings.data_dir, simulation.task)
     simulation.begin(before.simulation)
     return before.record
+
+
+def first_phase(settings: Settings, beginning: Beginning) -> Settings:
+    """The settings of the run that another one is to begin with, on the same task."""
+    shared = settings.model_dump(exclude={*TrainSettings.model_fields, "method", "options"})
+    return settings_for(beginning.method, {**shared, **beginning.values})
 
 
 def _before(simulation: Simulation, folder: Path) -> Record | None:

@@ -65,21 +65,33 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     from rich.table import Table
 
     from fedexperts.api import settings_for
-    from fedexperts.federation.envelope import Plan, PublicSpec
+    from fedexperts.federation.envelope import OWN_MODEL, Plan, PublicSpec
     from fedexperts.federation.local import Local
+    from fedexperts.federation.own_model import said
     from fedexperts.federation.places import SiteSettings
-    from fedexperts.federation.service import holding_of
+    from fedexperts.federation.reading import agreed
+    from fedexperts.federation.service import holding_of, model_in
     from fedexperts.methods import Owner
 
     site_settings = SiteSettings.of(folder)
-    holding = holding_of(site_settings, data)
+    holding, model = holding_of(site_settings, data), model_in(site_settings, data)
     values = {**site_settings.data, **data, **own}
-    values.pop("part", None)
+    for name in ("part", "model"):
+        values.pop(name, None)
     settings, part = settings_for(method, values), holding.number
-    profile = holding.profile.model_dump(include={"shape", "classes", "samples"})
-    spec = PublicSpec(id=part, model=settings.model[part % len(settings.model)], clients=settings.clients, **profile)
-    plan = Plan(run="outgoing", settings=settings.defining(), client=spec, first=(spec,))
-    local = Local(plan, holding, {}, lambda *_: b"", site_settings.leaves)
+    told = None if holding.profile.reading else holding.tell(part)
+    read = holding.read(part, agreed({part: told}, {part: site_settings.name}, settings) if told else None)
+    spec = PublicSpec(
+        id=part,
+        model=said(model) or settings.model[part % len(settings.model)],
+        shape=read.dataset.shape,
+        classes=read.dataset.classes,
+        samples=holding.profile.samples,
+        clients=settings.clients,
+        common=settings.common_model,
+    )
+    plan = Plan(run="outgoing", settings=settings.defining(), client=spec)
+    local = Local(plan, read, {}, lambda *_: b"", site_settings.leaves, model=model)
     table = Table("tensor", "shape", "type", "bytes", box=None)
     for way, message in local.outgoing().items():
         table.add_row(f"[bold]{way}", "", "", f"[bold]{message.wire_bytes:,}")
@@ -90,6 +102,12 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
         for name, number in message.numbers.items():
             table.add_row(f"  {name} = {number:g}", "", "number", "8")
     console.print(table)
+    if told:
+        console.print(f"told of this site's data before the first round: {told.said}", highlight=False)
+    if spec.model == OWN_MODEL:
+        seen = [f"{tensor.name} {tensor.shape}" for tensor in local.outline.extractor or ()]
+        model_said = ", ".join([f"its {local.outline.features} features", *seen])
+        console.print(f"told of this site's own model before the first round: {model_said}", highlight=False)
     private = sorted(local.method.owned(Owner.PRIVATE))
     console.print(f"never leaves: {', '.join([*private, 'all data'])}", highlight=False)
 
@@ -135,15 +153,19 @@ def run_federation(
 ) -> None:
     """Hand a run to the server, on its machine. Takes the options of `fedexperts run` and the method's own.
 
-    The same command with the same --name shows the progress of a run again.
+    The same command with the same --name shows the progress of a run again. A method that goes on from a run takes
+    that one's name (--from), or makes it first.
     Example: fedexperts federation run consortium --method fedper --data digits --rounds 20
     """
     with _extra():
         from fedexperts.federation.runs import queue
+        from fedexperts.federation.service import before
     run = queue(folder, method, no_more(context.args), name)
-    console.print(f"run: {run}", highlight=False)
-    if wait:
-        _watch(folder, run)
+    first = before(run)
+    for each in filter(None, (first, run)):
+        console.print(f"run: {each}", highlight=False)
+        if wait:
+            _watch(folder, each)
 
 
 def _watch(folder: Path, run: Path) -> None:
@@ -181,13 +203,14 @@ def status(folder: Folder) -> None:
     table = Table("site", "last heard of", "now", box=None)
     for name in settings.sites:
         ago = f"{max(0, time.time() - known['seen'][name]):.0f} s ago" if name in known.get("seen", {}) else "never"
-        doing = f"{known['doing']}, round {known['in_round']}" if name in known.get("waiting", []) else ""
+        step = f"{known['doing']}, round {known['in_round']}" if "doing" in known else "is waited for"
+        doing = step * (name in known.get("waiting", []) and "failed" not in known)
         table.add_row(name, ago, known.get("absent", {}).get(name, "") or doing)
     console.print(table)
     if "run" in known:
-        accuracy = f", test accuracy {100 * known['accuracy']:.2f} % in round {known['evaluated']}" * (
-            "accuracy" in known
-        )
+        accuracy = ""
+        if "accuracy" in known:
+            accuracy = f", test accuracy {100 * known['accuracy']:.2f} % in round {known['evaluated']}"
         over = ", finished" if known.get("finished") else f", failed: {known['failed']}" if "failed" in known else ""
         done = f"run {known['run']} ({known['method']}): round {known.get('round', 0)} of {known['rounds']}"
         console.print(f"{done}{accuracy}{over}", highlight=False)

@@ -92,19 +92,24 @@ def together(
     settings: TaskSettings,
     class_names: Sequence[str] | None = None,
     like: Dataset | None = None,
+    first: int = 0,
 ) -> Together:
-    """All clients' samples one after another. With `like`, as that set has its own: its classes, its words."""
+    """All clients' samples one after another. With `like`, as that set has its own: its classes, its words.
+
+    `first`: the number of the first client, if these are not all that there are.
+    """
     if twice := [c.name for i, c in enumerate(clients) if c.name in {other.name for other in clients[:i]}]:
         raise DataError(f"two clients are called '{twice[0]}'; a name belongs to one")
     every = [samples for client in clients for samples in client.samples]
     columns = like.columns if like else every[0].columns
     names = classes_of(every, like.class_names if like else class_names)
     labels = np.concatenate([numbered(samples, names) for samples in every])
-    inputs = _alike([in_order(one.inputs, one.columns, columns, one.where) for one in every], every)
+    ordered = [in_order(one.inputs, one.columns, columns, one.where) for one in every]
+    inputs = _alike(ordered, every, like is not None and like.kind == "image" and like.shape[0] == 3)
     ends = np.cumsum([len(samples.inputs) for samples in every])
     places = np.split(np.arange(ends[-1]), ends[:-1])
     owned = tuple(
-        split_own(train, test, labels, settings, k, clients[k].name)
+        split_own(train, test, labels, settings, first + k, clients[k].name)
         for k, (train, test) in enumerate(zip(places[::2], places[1::2], strict=True))
     )
     if like is not None:
@@ -125,9 +130,9 @@ def together(
     return Together(dataset, owned)
 
 
-def _alike(inputs: Sequence[np.ndarray], every: Sequence[Samples]) -> np.ndarray:
+def _alike(inputs: Sequence[np.ndarray], every: Sequence[Samples], coloured: bool = False) -> np.ndarray:
     """All samples in one array; grey images among coloured ones become coloured."""
-    coloured = any(one.dtype == np.uint8 and one.shape[1:2] == (3,) for one in inputs)
+    coloured = coloured or any(one.dtype == np.uint8 and one.shape[1:2] == (3,) for one in inputs)
     if coloured:
         inputs = [np.repeat(one, 3, axis=1) if one.shape[1:2] == (1,) else one for one in inputs]
     first = inputs[0]

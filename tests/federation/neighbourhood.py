@@ -1,20 +1,23 @@
 """What tests of federations share: sites and a server with real files, and a carrier without a network."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from support import LIGHT
 
+from fedexperts.api import first_phase
 from fedexperts.config import Settings
 from fedexperts.federation.asking import Rules
-from fedexperts.federation.carrier import introductions
+from fedexperts.federation.carrier import SITES, introductions
 from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.envelope import Shelf
-from fedexperts.federation.local import Holding, Noise, unknowable
+from fedexperts.federation.holding import Holding
+from fedexperts.federation.local import Noise, unknowable
 from fedexperts.federation.site import OWN, Site
 from fedexperts.federation.vault import Vault
+from fedexperts.methods import method_class
 from fedexperts.task import Task
 
 SMALL = {"rounds": 3, "batch_size": 16, "lr": 0.05, "executor": "loop", "device": "cpu", "precision": "float64"}
@@ -23,11 +26,26 @@ SMALL = {"rounds": 3, "batch_size": 16, "lr": 0.05, "executor": "loop", "device"
 class Neighbourhood:
     """Sites side by side. They fetch from each other's spools; what goes to the server and back is bytes."""
 
-    def __init__(self, folder: Path, task: Task, noise: Noise = unknowable) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        task: Task | Sequence[Holding],
+        noise: Noise = unknowable,
+        models: Sequence[str] | None = None,
+    ) -> None:
+        """`task`: whose clients the sites are, or each one's own data. `models`: those that the operators chose."""
         self.folder = folder
-        self.names = [f"site-{k}" for k in range(len(task.clients))]
+        holdings = [Holding.of(task, k) for k in range(len(task.clients))] if isinstance(task, Task) else task
+        self.names = [f"site-{k}" for k in range(len(holdings))]
         self.sites = [
-            Site(folder / name, Holding.of(task, k), self.fetch, address=f"{name}:1", noise=noise)
+            Site(
+                folder / name,
+                holdings[k],
+                self.fetch,
+                address=f"{name}:1",
+                noise=noise,
+                model=models[k] if models else None,
+            )
             for k, name in enumerate(self.names)
         ]
         self.fetched = 0
@@ -44,10 +62,22 @@ class Neighbourhood:
             if answer is not None:
                 yield client, answer
 
-    def coordinator(self, settings: Settings, **rules: Any) -> Coordinator:
-        folder = self.folder / "server"
-        profiles = introductions(self, self.names, folder / "state" / "sites.json", 1.0)
-        return Coordinator("a-run", settings, self.names, profiles, self, folder, Rules(**rules))
+    def coordinator(self, settings: Settings, run: str = "a-run", folder: str = "server", **rules: Any) -> Coordinator:
+        place = self.folder / folder
+        profiles = introductions(self, self.names, place / "state" / SITES, 1.0)
+        return Coordinator(run, settings, self.names, profiles, self, place, Rules(**rules))
+
+    def begun(self, settings: Settings) -> Settings:
+        """The same settings; where they are of a run that goes on from another, after that one."""
+        beginning = method_class(settings.method)(None, settings.options).begins()
+        if beginning is None:
+            return settings
+        first = first_phase(settings, beginning)
+        (self.folder / "first").mkdir(parents=True, exist_ok=True)
+        (self.folder / "first" / "settings.toml").write_text(first.to_toml())
+        self.coordinator(first, "first", "first").run()
+        options = settings.options | {"from_": str(self.folder / "first")}
+        return Settings.check(settings.model_dump() | {"options": options})
 
     def states(self, coordinator: Coordinator) -> dict[str, torch.Tensor]:
         """What `support.states` has of a simulation: the server's state and every client's model."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from neighbourhood import Neighbourhood, settings_for
-from support import assert_close, make_simulation, make_task, states
+from support import assert_close, finished, make_simulation, make_task, states
 
 from fedexperts.errors import FedExpertsError, UnreachableError
 from fedexperts.federation.envelope import Shelf
@@ -18,21 +18,25 @@ from fedexperts.task import Task
 TASK = make_task(sizes=(32, 29, 12))
 
 
-IN_SHORT = ("fedavg", "fedmoe", "fedmoe-da", "fedtgp")
-OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and name not in IN_SHORT]
+IN_SHORT = ("fedavg", "fedmoe", "fedmoe-da", "fedtgp", "pm-moe")
+OTHERS = [name for name in registry() if name not in IN_SHORT]
+FIRST = {"rounds": 2, "batch_size": 16, "lr": 0.05, "participation": 0.7}
+OPTIONS = {"pm-moe": {"base": "fedper", "pretraining": FIRST, "gate_lr": 0.05}}
+"""Of methods that would not run without, or too long."""
 
 
 @pytest.mark.parametrize("name", [*IN_SHORT, *(pytest.param(name, marks=pytest.mark.federation) for name in OTHERS)])
 def test_a_federation_equals_the_simulation(name: str, tmp_path: Path) -> None:
-    values = {"participation": 0.7}
-    settings = settings_for(name, TASK, **values)
+    values = {"participation": 0.7} | ({"options": OPTIONS[name]} if name in OPTIONS else {})
     there = Neighbourhood(tmp_path, TASK)
-    federation = there.coordinator(settings)
+    federation = there.coordinator(there.begun(settings_for(name, TASK, **values)))
     federation.run()
 
     history = History(tmp_path / "history.csv")
     observers = (history, Fetches(tmp_path / "fetches.csv"))
     simulation = make_simulation(name, TASK, observers=observers, **values)
+    if (beginning := simulation.method.begins()) is not None:
+        simulation.begin(finished(beginning.method, TASK, **beginning.values))
     simulation.run()
 
     assert_close(there.states(federation), states(simulation))

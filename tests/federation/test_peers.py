@@ -17,8 +17,8 @@ from fedexperts.federation.carrier import introductions
 from fedexperts.federation.certificates import issue, make_authority
 from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.envelope import Shelf
+from fedexperts.federation.holding import Holding
 from fedexperts.federation.hub import SERVER, SERVICE, Hub, attend
-from fedexperts.federation.local import Holding
 from fedexperts.federation.peers import SERVICE as PEERS
 from fedexperts.federation.peers import Peers, serve_spool
 from fedexperts.federation.site import Site

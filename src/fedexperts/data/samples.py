@@ -92,13 +92,17 @@ def classes_of(every: Sequence[Samples], class_names: Sequence[str] | None = Non
             raise DataError(f"{first.where} has {kinds[0]} for labels, {one.where} {kinds[1]}; give all the same kind")
     if any(one.classes for one in every):
         return _same_classes(every)
-    if first.names:
-        names = tuple(sorted({name for one in every for name in set(one.labels.tolist())}, key=class_order))
-    else:
-        names = tuple(map(str, range(1 + max(int(one.labels.max(initial=0)) for one in every))))
+    names = occurring(every)
     if len(names) < 2:
         raise DataError(f"there is one class ('{names[0]}') only; at least two are needed")
     return names
+
+
+def occurring(every: Sequence[Samples]) -> tuple[str, ...]:
+    """The classes that some samples are of, in order; where they are numbers, all up to the largest."""
+    if every[0].names:
+        return tuple(sorted({name for one in every for name in set(one.labels.tolist())}, key=class_order))
+    return tuple(map(str, range(1 + max(int(one.labels.max(initial=0)) for one in every))))
 
 
 def _same_classes(every: Iterable[Samples]) -> tuple[str, ...]:

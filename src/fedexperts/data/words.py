@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,11 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def counted(texts: Iterable[str]) -> Counter[str]:
+    """How often each word is in some texts: what a client adds to everybody's, for one vocabulary."""
+    return Counter(word for text in texts for word in words(text))
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Words that have a number of their own: the first one has 2, after padding and unknown."""
@@ -30,8 +35,12 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Iterable[str], size: int) -> "Vocabulary":
-        """The `size` most frequent words of these texts; of equally frequent ones, the first in the alphabet."""
-        counts = Counter(word for text in texts for word in words(text))
+        """The most frequent words of these texts."""
+        return cls.counted(counted(texts), size)
+
+    @classmethod
+    def counted(cls, counts: Mapping[str, int], size: int) -> "Vocabulary":
+        """The `size` most frequent words; of equally frequent ones, the first in the alphabet."""
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))[:size]))
 
     def __len__(self) -> int:

@@ -34,6 +34,7 @@ from fedexperts.methods import (
     Reply,
     Round,
     Stage,
+    State,
     Trained,
     Want,
     part_of,
@@ -55,12 +56,12 @@ class Clients(Member, ABC):
         settings: Settings,
         dataset: Dataset,
         data_at: DataAt,
-        first: Sequence[ClientSpec],
+        start: State,
         observers: Sequence[Observer] = (),
         folder: Path | None = None,
     ) -> None:
         """`folder`: where the store has its files, if it has any."""
-        super().__init__(method, specs, settings, first, observers)
+        super().__init__(method, specs, settings, start, observers)
         train, engine = settings.part(TrainSettings), settings.part(EngineSettings)
         self.privacy: PrivacySettings = settings.part(PrivacySettings)
         if self.privacy.clip is not None:

@@ -25,19 +25,17 @@ class Member:
         method: Method,
         specs: Mapping[int, ClientSpec],
         settings: Settings,
-        first: Sequence[ClientSpec],
+        start: State,
         observers: Sequence[Observer] = (),
     ) -> None:
-        """`first`: of each model in the run the first client that has it; the server's beginning is drawn so."""
+        """`start`: what the server has before the first round."""
         self.method = method
         self.specs = specs
         self.settings = settings
         self.observers = observers
-        self.dtype = torch.float64 if settings.precision == "float64" else torch.float32
+        self.dtype = _dtype(settings)
         self.round = 0  # complete rounds
-        with torch_stream(settings.seed, "init", SERVER):
-            # What the server has before the first round.
-            self.start: State = method.start_of(model_of(method, spec, self.dtype) for spec in first)
+        self.start = start
 
     def now(self, number: int) -> Round:
         """A round of this run."""
@@ -74,6 +72,16 @@ class Member:
 def model_of(method: Method, spec: ClientSpec, dtype: torch.dtype) -> Model:
     """A client's model, freshly initialised."""
     return Model(method.parts(spec)).to(dtype)
+
+
+def drawn(method: Method, first: Sequence[ClientSpec], settings: Settings) -> State:
+    """What the server begins with, from the run's seed; `first`: of each model the first client that has it."""
+    with torch_stream(settings.seed, "init", SERVER):
+        return method.start_of(model_of(method, spec, _dtype(settings)) for spec in first)
+
+
+def _dtype(settings: Settings) -> torch.dtype:
+    return torch.float64 if settings.precision == "float64" else torch.float32
 
 
 def first_of_each(specs: Sequence[ClientSpec]) -> list[ClientSpec]:

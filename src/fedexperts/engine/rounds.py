@@ -12,7 +12,7 @@ import numpy as np
 from fedexperts.config import Settings
 from fedexperts.engine.exchange import exchange, reached
 from fedexperts.engine.index import Index
-from fedexperts.engine.member import first_of_each, fitting
+from fedexperts.engine.member import drawn, first_of_each, fitting
 from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.phases import TRACE, Profile, phase
 from fedexperts.engine.saved import Record, write_manifest
@@ -42,7 +42,7 @@ class Simulation(Server, Usable):
             settings,
             task.dataset,
             partial(task.at, rounds=settings.rounds),
-            first=first_of_each(specs),
+            start=drawn(method, first_of_each(specs), settings),
             observers=observers,
             folder=folder,
         )
@@ -70,7 +70,7 @@ class Simulation(Server, Usable):
                     start = time.perf_counter()
                     self.step()
                     self.seconds += time.perf_counter() - start
-                    if self._due(self.settings.checkpoint_every):
+                    if self.due(self.settings.checkpoint_every):
                         self.checkpoint()
                     if self.profile is not None:
                         self.profile.ended()
@@ -81,14 +81,6 @@ class Simulation(Server, Usable):
         finally:
             self.executor.close()
 
-    def _due(self, every: int) -> bool:
-        """Whether something that happens every so many rounds, and after the last one, happens after this one."""
-        return self.round % every == 0 or self.round == self.settings.rounds
-
-    def _began(self) -> bool:
-        """Whether this is the first round of a run that goes on from another: what follows is held against it."""
-        return self.round == 1 and self.method.begins() is not None
-
     def step(self) -> None:
         """One round. Everything is queued on the device before its first result is waited for."""
         now = self.now(self.round + 1)
@@ -96,7 +88,7 @@ class Simulation(Server, Usable):
         if self.method.exchanges:
             exchange(self, {c.id: job.received.by(i) for job in done for i, c in enumerate(job.cohort.clients)}, now)
         self.combine(replies, now)
-        evaluating = self._due(self.settings.evaluate_every) or self._began()
+        evaluating = self.evaluates
         answers = self.predict_held_out() if evaluating else []
         if self.round < self.settings.rounds:  # while the device is busy
             self.batches.prepare(self.here(self.sample(self.round + 1)), self.round + 1)
@@ -134,13 +126,7 @@ class Simulation(Server, Usable):
                 "give both the same task and seed"
             )
         for client in self.everybody:
-            fresh, found = self.fleet.fresh(client), before.client_state(client)
-            if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
-                raise SavedStateError(
-                    f"{self.specs[client].called} cannot go on with its model of the {before.method.name} run: "
-                    f"{', '.join(missing)} would not fit"
-                )
-            self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})
+            self.goes_on(client, before)
 
     @phase("saving")
     def checkpoint(self) -> None:

@@ -26,6 +26,16 @@ class Server(Member):
         rng = stream(self.settings.seed, "sampling", round_number)
         return sorted(rng.choice(len(self.specs), self.sample_size, replace=False).tolist())
 
+    def due(self, every: int) -> bool:
+        """Whether something that happens every so many rounds, and after the last one, happens after this one."""
+        return self.round % every == 0 or self.round == self.settings.rounds
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether clients are to be evaluated now; so in the first round of a run that goes on from another, too."""
+        began = self.round == 1 and self.method.begins() is not None  # what follows is held against it
+        return self.due(self.settings.evaluate_every) or began
+
     def send(self, client: int, now: Round) -> Message:
         """What a client gets at the start of a round."""
         message = self.method.send(self.server, self.specs[client].public, now)

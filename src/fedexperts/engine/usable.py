@@ -13,7 +13,7 @@ from fedexperts.engine.clients import Clients, padded
 from fedexperts.engine.cohort import Cohort, Query, Received
 from fedexperts.engine.observer import Evaluation
 from fedexperts.engine.phases import phase
-from fedexperts.errors import DivergedError
+from fedexperts.errors import DivergedError, SavedStateError
 from fedexperts.methods import Message, Model, State, part_of
 
 
@@ -98,6 +98,16 @@ class Usable(Clients):
         """A client's complete model, as it would be used now."""
         own = self.on_device(self.fleet.program(client).blank() | self.fleet.kept(client))
         return own | self.on_device(self.method.personalise(own, self.message_for(client)))
+
+    def goes_on(self, client: int, before: "Usable") -> None:
+        """Let a client begin with the model that it had at the end of another run."""
+        fresh, found = self.fleet.fresh(client), before.client_state(client)
+        if missing := sorted(n for n, t in found.items() if n not in fresh or fresh[n].shape != t.shape):
+            raise SavedStateError(
+                f"{self.specs[client].called} cannot go on with its model of the {before.method.name} run: "
+                f"{', '.join(missing)} would not fit"
+            )
+        self.fleet.change(client, fresh | {name: tensor.to(fresh[name]) for name, tensor in found.items()})
 
     def on_device(self, state: State) -> State:
         return {name: tensor.detach().to(self.device, copy=True) for name, tensor in state.items()}

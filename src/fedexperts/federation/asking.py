@@ -46,6 +46,7 @@ class Asking:
         self.carrier = carrier
         self.rules = rules
         self.absences = absences
+        self.refused: set[int] = set()  # who has, since this was last emptied
         self._note = note
 
     def gather(
@@ -60,7 +61,7 @@ class Asking:
             self._note(doing=str(task), in_round=now.number, waiting=self._named(raw))
             for client, answered in self.carrier.ask(raw, self.rules.deadline) if raw else ():
                 try:
-                    take(client, self._opened(answered, task, now))
+                    take(client, self._opened(client, answered, task, now))
                 except FedExpertsError as error:
                     why[client] = str(error)
                 except (RuntimeError, ValueError, LookupError, TypeError) as error:
@@ -89,9 +90,10 @@ class Asking:
     def _named(self, clients: Iterable[int]) -> list[str]:
         return [self.sites[client] for client in clients]
 
-    def _opened(self, raw: bytes, task: Task, now: Round) -> Answer:
+    def _opened(self, client: int, raw: bytes, task: Task, now: Round) -> Answer:
         answer = Answer.from_bytes(raw)
         if answer.head.refused:
+            self.refused.add(client)
             raise FederationError(f"it refuses: {answer.head.refused}")
         expected = (task, self.run, now.number)
         found = (answer.head.task, answer.head.run, answer.head.round)

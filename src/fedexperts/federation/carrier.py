@@ -15,6 +15,10 @@ from fedexperts.files import write_atomically
 log = logging.getLogger(__name__)
 
 
+SITES = "sites.json"
+"""The file that `Profiles` are kept in."""
+
+
 class Carrier(Protocol):
     """Brings requests to sites and answers back, and knows nothing of what they are."""
 

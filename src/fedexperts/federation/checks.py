@@ -26,9 +26,7 @@ SLACK = 65_536
 class StandIn(Clients):
     """A client at the server with a site's model and data of nobody; it replies as it is, without training."""
 
-    def __init__(
-        self, method: Method, spec: ClientSpec, settings: Settings, first: Sequence[ClientSpec], every: bool
-    ) -> None:
+    def __init__(self, method: Method, spec: ClientSpec, settings: Settings, start: State, every: bool) -> None:
         """`every`: whether it has samples of all classes, or of one."""
         labels = np.arange(spec.classes) if every else np.zeros(spec.classes, np.int64)
         counts = np.bincount(labels, minlength=spec.classes) * (spec.samples // spec.classes + 1)
@@ -39,7 +37,7 @@ class StandIn(Clients):
             Settings.check(settings.model_dump() | here),
             _made_up(spec.shape, labels, spec.classes),
             lambda number: {spec.id: ClientData(*(np.arange(spec.classes),) * 3)},
-            first=first,
+            start=start,
         )
         self.client = spec.id
         self.message = Message()
@@ -86,11 +84,12 @@ class Expected:
             sizes = zip(tensor.shape, least.shape, most.shape, strict=False)
             within = tensor.dim() == most.dim() and all(low <= size <= high for size, low, high in sizes)
             if not within or tensor.dtype != most.dtype:
-                return f"{name} is {_kind(tensor)} where {_kind(most)} is expected"
+                return f"{name} is {kind_of(tensor)} where {kind_of(most)} is expected"
         return ""
 
 
-def _kind(tensor: Tensor) -> str:
+def kind_of(tensor: Tensor) -> str:
+    """A tensor's type and shape, in words."""
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
@@ -101,6 +100,15 @@ class Limits(Frozen):
     value: float = 1e6  # of any one number in a tensor
 
 
+def check_values(message: Message, limits: Limits) -> None:
+    """An error where some of it are no numbers, or far too large ones."""
+    for name, tensor in message.tensors.items():
+        if tensor.is_floating_point() and not (tensor.abs() <= limits.value).all():  # NaN is never less
+            raise FederationError(f"{name} has values that are no numbers, or beyond ±{limits.value:g}")
+    if odd := sorted(name for name, x in message.numbers.items() if not np.isfinite(x)):
+        raise FederationError(f"the number {odd[0]} is {message.numbers[odd[0]]}")
+
+
 class Inspector:
     """Looks at every reply of a run before it is combined."""
 
@@ -109,7 +117,7 @@ class Inspector:
         method: Method,
         specs: Mapping[int, ClientSpec],
         settings: Settings,
-        first: Sequence[ClientSpec],
+        start: State,
         limits: Limits,
     ) -> None:
         self.method = method
@@ -117,7 +125,7 @@ class Inspector:
         self.specs = specs
         self.unusual: set[int] = set()  # whose replies are laid out otherwise than expected, but can be combined
         self._stand_ins = {
-            client: [StandIn(method, spec, settings, first, every) for every in (True, False)]
+            client: [StandIn(method, spec, settings, start, every) for every in (True, False)]
             for client, spec in specs.items()
         }
 
@@ -140,11 +148,7 @@ class Inspector:
         return message
 
     def _values(self, client: int, message: Message) -> None:
-        for name, tensor in message.tensors.items():
-            if tensor.is_floating_point() and not (tensor.abs() <= self.limits.value).all():  # NaN is never less
-                raise FederationError(f"{name} has values that are no numbers, or beyond ±{self.limits.value:g}")
-        if odd := sorted(name for name, x in message.numbers.items() if not np.isfinite(x)):
-            raise FederationError(f"the number {odd[0]} is {message.numbers[odd[0]]}")
+        check_values(message, self.limits)
         samples = message.numbers.get("samples")
         if samples is not None and samples != self.specs[client].samples:
             raise FederationError(f"it says {samples:g} samples where it announced {self.specs[client].samples}")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from fedexperts.config import Settings, TrainSettings
 from fedexperts.engine import Evaluation
-from fedexperts.engine.member import first_of_each, fitting
 from fedexperts.engine.saved import MANIFEST, write_manifest
 from fedexperts.engine.server import Server
 from fedexperts.errors import FederationError, FedExpertsError, SavedStateError
@@ -19,11 +18,12 @@ from fedexperts.federation.absences import ABSENCES, Absences
 from fedexperts.federation.asking import Asking, Rules
 from fedexperts.federation.carrier import Carrier
 from fedexperts.federation.checks import Inspector, Limits
-from fedexperts.federation.envelope import Answer, Plan, Profile, PublicSpec, Request, RequestHead, Shelf, Task
-from fedexperts.federation.site import packed
+from fedexperts.federation.ended import Ended
+from fedexperts.federation.envelope import Answer, Profile, Request, RequestHead, Shelf, Task
+from fedexperts.federation.meeting import Meeting
+from fedexperts.federation.steps import packed
 from fedexperts.measure import FETCHES, HISTORY, STATE, Fetches, History
-from fedexperts.methods import Channel, Reply, Round, Want, method_class
-from fedexperts.task import ClientSpec
+from fedexperts.methods import Channel, Message, Reply, Round, Want, method_class
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +47,14 @@ class Coordinator(Server):
         `note` is told where the run stands.
         """
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
-        if method.begins() is not None:
-            raise FederationError(f"{method.name} goes on from another run, which a federation cannot do yet")
-        specs, self.note = fitting(
-            method, _specs(settings, sites, profiles), settings.common_model or settings.model[-1]
-        )
+        limits = Limits(change=rules.change_limit)
+        self._meeting = Meeting(run, method, settings, sites, carrier, folder / STATE)
+        self._reading = self._meeting.reading(profiles, rules.deadline)
+        specs, self.note = self._meeting.clients(profiles, rules.deadline)
+        start = self._meeting.start(specs, rules.deadline, limits)
         self.history, self.absences = History(folder / HISTORY), Absences(folder / ABSENCES)
         watching = (self.history, Fetches(folder / FETCHES), self.absences)
-        self._first = [spec.public for spec in first_of_each(specs)]
-        super().__init__(method, dict(enumerate(specs)), settings, self._first, watching)
+        super().__init__(method, dict(enumerate(specs)), settings, start, watching)
         self.run_name = run
         self.sites = sites
         self.folder = folder
@@ -63,10 +62,24 @@ class Coordinator(Server):
         self._asking = Asking(run, sites, carrier, rules, self.absences, note)
         self.server = dict(self.start)
         self.seconds = 0.0  # of all processes that worked on this run
-        limits = Limits(change=rules.change_limit)
-        self._inspector = Inspector(method, self.specs, settings, self._first, limits)
+        self._inspector = Inspector(method, self.specs, settings, start, limits)
+        self._before = self._earlier(profiles, carrier)
+        self._ready: set[int] = set()  # who has opened the run, as far as this process knows
         self._shelves: dict[int, Shelf] = {}
         self._note = note
+
+    def _earlier(self, profiles: Mapping[int, Profile], carrier: Carrier) -> Ended | None:
+        """The run that this one begins with, if it is of such a method. Its folder lies beside this one's."""
+        if (beginning := self.method.begins()) is None:
+            return None
+        if beginning.folder is None:
+            raise FederationError(f"{self.method.name} begins with a run of {beginning.method}, and none is named")
+        return Ended(self.folder.parent / beginning.folder.name, self.sites, profiles, carrier)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Numbers, where only sites know what they stand for."""
+        return self._reading.classes if self._reading else list(map(str, range(self.specs[0].classes)))
 
     def run(self) -> None:
         """All rounds that are left."""
@@ -77,8 +90,6 @@ class Coordinator(Server):
             self.continues(self.folder / STATE, manifest)
             self.seconds = manifest["seconds"]
             self._note(round=self.round)
-        everybody = {client: self._request(client, Task.OPEN, self.now(0)) for client in self.specs}
-        self._asking.gather(Task.OPEN, self.now(0), everybody, self._shelved)
         while self.round < self.settings.rounds:
             start = time.monotonic()
             self.step()
@@ -94,7 +105,10 @@ class Coordinator(Server):
 
     def step(self) -> None:
         now = self.now(self.round + 1)
-        sent = {client: self.send(client, now) for client in self.sample(now.number)}
+        sampled = self.sample(now.number)
+        minimum = min(self.rules.minimum, len(sampled))
+        self._open(now, sampled, minimum)
+        sent = {client: self.send(client, now) for client in sampled if client in self._ready}
         self._inspector.unusual.clear()
         replies: list[Reply] = []
         losses: dict[int, float] = {}
@@ -110,11 +124,33 @@ class Coordinator(Server):
                 replies.append(Reply(client, message))
 
         requests = {client: self._request(client, Task.TRAIN, now, packed(message)) for client, message in sent.items()}
-        trained = self._asking.gather(Task.TRAIN, now, requests, take, min(self.rules.minimum, len(requests)))
+        trained = self._asking.gather(Task.TRAIN, now, requests, take, minimum)
         self._combine(replies, now)
         self._close(now, trained)
         for observer in self.observers:
             observer.ended(now.number, losses)
+
+    def _open(self, now: Round, sampled: Sequence[int], minimum: int) -> None:
+        """Who has not opened the run is asked to, and so is who refused something since: it may have lost its disk."""
+        self._ready -= self._asking.refused
+        self._asking.refused.clear()
+        if not (unready := [client for client in self.specs if client not in self._ready]):
+            return
+        start = packed(Message(self.start))
+        requests = {client: self._request(client, Task.OPEN, now, start) for client in unready}
+        needed = minimum - len(self._ready & set(sampled))
+        opened = self._asking.gather(Task.OPEN, now, requests, self._shelved, max(0, needed))
+        if self._before is not None:
+            begin = {client: self._begin(client, self._before, now) for client in opened}
+            opened = self._asking.gather(Task.BEGIN, now, begin, lambda *_: None, max(0, needed))
+        self._ready |= set(opened)
+
+    def _begin(self, client: int, before: Ended, now: Round) -> Request:
+        """A site begins with its own part of an earlier run, and with what the server would say to it there now."""
+        head = RequestHead(
+            task=Task.BEGIN, round=now.number, plan=self._meeting.plan(self.specs[client]), before=before.plan(client)
+        )
+        return Request(head, packed(before.message_for(client)))
 
     def _combine(self, replies: Sequence[Reply], now: Round) -> None:
         """Combine; where that cannot be, without those whose replies were laid out otherwise than expected."""
@@ -130,8 +166,8 @@ class Coordinator(Server):
 
     def _close(self, now: Round, trained: Sequence[int]) -> None:
         """Those that have trained adopt from peers, if the method has that; all say how they do, if that is due."""
-        evaluating = now.number % self.settings.evaluate_every == 0 or now.number == self.settings.rounds
-        asked = list(self.specs) if evaluating else list(trained) if self.method.exchanges else []
+        evaluating = self.evaluates
+        asked = sorted(self._ready) if evaluating else list(trained) if self.method.exchanges else []
         answers: dict[int, Answer] = {}
 
         def take(client: int, answer: Answer) -> None:
@@ -183,34 +219,8 @@ class Coordinator(Server):
         evaluate: bool = False,
         shelves: Mapping[int, Shelf] | None = None,
     ) -> Request:
-        plan = Plan(
-            run=self.run_name,
-            settings=self.settings.defining(),
-            client=PublicSpec.of(self.specs[client].public),
-            first=tuple(map(PublicSpec.of, self._first)),
-        )
+        plan = self._meeting.plan(self.specs[client])
         others = {k: shelf for k, shelf in (shelves or {}).items() if k != client}
-        head = RequestHead(task=task, round=now.number, plan=plan, evaluate=evaluate, shelves=others)
+        reading = self._reading if task is Task.OPEN else None  # the site keeps it
+        head = RequestHead(task=task, round=now.number, plan=plan, reading=reading, evaluate=evaluate, shelves=others)
         return Request(head, payload)
-
-
-def _specs(settings: Settings, sites: Sequence[str], profiles: Mapping[int, Profile]) -> list[ClientSpec]:
-    """The clients that the sites are, with the run's models in turn."""
-    for client, profile in profiles.items():
-        same = [(who.shape, who.classes, who.reading) for who in (profile, profiles[0])]
-        if same[0] != same[1]:
-            raise FederationError(
-                f"{sites[client]} and {sites[0]} do not read their data alike: samples of shape {profile.shape} and "
-                f"{profiles[0].shape}, {profile.classes} and {profiles[0].classes} classes; names of classes, words "
-                "and columns must be the same too"
-            )
-    return [
-        ClientSpec(
-            id=client,
-            model=settings.model[client % len(settings.model)],
-            clients=len(profiles),
-            name=sites[client],
-            **profiles[client].model_dump(include={"shape", "classes", "samples"}),
-        )
-        for client in sorted(profiles)
-    ]

@@ -15,6 +15,8 @@ from pydantic import Field, ValidationError
 from fedexperts.config import Frozen, Settings
 from fedexperts.engine import Evaluation
 from fedexperts.errors import FederationError
+from fedexperts.federation.reading import Reading, Told
+from fedexperts.models import ModelRef, Outline
 from fedexperts.task import ClientSpec
 
 HEAD_LIMIT = 4 << 20
@@ -31,6 +33,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 RoundNumber = Annotated[int, Field(ge=0, le=10**6)]
 ClientNumber = Annotated[int, Field(ge=0, le=10**6)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
+OWN_MODEL = "own"
+"""What a site calls a model whose code is its own: nobody else has to know more, and nobody else can run it."""
 
 
 def digest(raw: bytes) -> str:
@@ -46,14 +50,16 @@ class PublicSpec(Frozen):
     classes: int = Field(ge=1, le=10**6)
     samples: int = Field(ge=1, le=10**12)
     clients: int = Field(ge=1, le=10**6)
+    common: str | None = Field(default=None, max_length=200)
 
     @classmethod
     def of(cls, spec: ClientSpec) -> Self:
-        return cls(**{name: getattr(spec, name) for name in cls.model_fields} | {"model": str(spec.model)})
+        names = {"model": str(spec.model), "common": spec.common and str(spec.common)}
+        return cls(**{name: getattr(spec, name) for name in cls.model_fields} | names)
 
-    @property
-    def spec(self) -> ClientSpec:
-        return ClientSpec(**self.model_dump())
+    def spec(self, model: ModelRef | None = None) -> ClientSpec:
+        """The client itself; with the model that is meant, where its name does not say."""
+        return ClientSpec(**self.model_dump() | {"model": model or self.model})
 
 
 class Plan(Frozen):
@@ -62,11 +68,14 @@ class Plan(Frozen):
     run: Name
     settings: dict[str, Any]
     client: PublicSpec
-    first: tuple[PublicSpec, ...] = Field(min_length=1, max_length=1000)  # of each model the first client that has it
 
     @cached_property
     def checked(self) -> Settings:
         return Settings.check(self.settings)
+
+    def same(self, other: "Plan") -> bool:
+        """Whether both mean the same run; a setting that one of them does not name has the value of its own."""
+        return (self.run, self.client, self.checked.defining()) == (other.run, other.client, other.checked.defining())
 
 
 class Shelf(Frozen):
@@ -85,14 +94,19 @@ class Profile(Frozen):
     shape: tuple[Count, ...] = Field(max_length=4)
     classes: int = Field(ge=1, le=10**6)
     samples: int = Field(ge=1, le=10**12)
-    reading: Digest  # of what its classes, words and columns are: the same at all sites, or nothing fits
+    model: str = Field(default="", max_length=200)  # that its operator chose: one of ours, or `own`; else any
+    reading: Digest | Literal[""] = ""  # of what its classes, words and columns are; empty: that is to be agreed on
 
 
 class Task(StrEnum):
     """What a server may ask of a site; there is nothing else."""
 
     PROFILE = "profile"  # who are you?
-    OPEN = "open"  # can you take part in this run?
+    TELL = "tell"  # what of your data must all know, to read theirs as you do yours?
+    MODEL = "model"  # what does your own model look like, as far as this run shares it?
+    START = "start"  # draw what the server begins with: it has not the code of your model
+    OPEN = "open"  # take part in this run, which begins with this
+    BEGIN = "begin"  # go on with the model that you had at the end of another run
     TRAIN = "train"  # receive, train, reply
     CLOSE = "close"  # adopt what peers have, and say how the model does
 
@@ -103,7 +117,11 @@ class RequestHead(Frozen):
     task: Task
     round: RoundNumber = 0
     plan: Plan | None = None
+    client: ClientNumber = 0  # where there is no plan yet: the number that the site has among all
+    reading: Reading | None = None  # how all read their data, where that was to be agreed on
+    before: Plan | None = None  # the run that this one begins with
     evaluate: bool = False
+    first: tuple[PublicSpec, ...] = Field(default=(), max_length=1000)  # of each model the first client that has it
     shelves: dict[ClientNumber, Shelf] = Field(default_factory=dict)  # whom to fetch from: addresses, never the parts
 
 
@@ -136,6 +154,8 @@ class AnswerHead(Frozen):
     round: RoundNumber = 0
     refused: str = Field(default="", max_length=2000)  # why nothing else is in it
     profile: Profile | None = None
+    told: Told | None = None
+    outline: Outline | None = None
     loss: float | None = None
     flops: Count = 0
     scores: Scores | None = None

@@ -2,23 +2,24 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedexperts.config import Frozen, Settings, TrainSettings
-from fedexperts.data import ClientData, Dataset, label_counts
 from fedexperts.engine.exchange import exchange
+from fedexperts.engine.member import drawn
 from fedexperts.engine.usable import Usable
 from fedexperts.errors import FederationError, FedExpertsError, UnreachableError
-from fedexperts.federation.envelope import Fetched, Plan, Profile, Scores, Shelf, digest
+from fedexperts.federation.envelope import OWN_MODEL, Fetched, Plan, PublicSpec, Scores, Shelf, digest
+from fedexperts.federation.holding import Data
+from fedexperts.federation.own_model import elsewhere, outline_of, planned, refuse_code
 from fedexperts.measure.flops import FlopMeter
 from fedexperts.methods import Channel, Message, Round, State, Want, method_class, part_of
 from fedexperts.methods.message import inside, under
-from fedexperts.models import check_model
-from fedexperts.task import ClientSpec, Task
+from fedexperts.models import ModelRef, Outline, OwnModel, check_model
+from fedexperts.task import ClientSpec
 
 log = logging.getLogger(__name__)
 
@@ -35,77 +36,45 @@ def unknowable(client: int, now: Round) -> np.random.Generator:
     return np.random.default_rng()
 
 
-@dataclass(frozen=True)
-class Holding:
-    """A site's data: the samples, and which of them are for what in round `number` of so many."""
-
-    dataset: Dataset
-    at: Callable[[int, int], ClientData]
-    site: str = ""  # whose it is
-    number: int = 0  # of the client that it is in its task
-
-    @classmethod
-    def of(cls, task: Task, client: int, site: str = "") -> "Holding":
-        """One client's share of a task."""
-        return cls(task.dataset, lambda number, rounds: task.at(number, rounds)[client], site, client)
-
-    @property
-    def profile(self) -> Profile:
-        form = self.dataset.form
-        words = form.vocabulary.words if form.vocabulary else ()
-        return Profile(
-            site=self.site,
-            shape=self.dataset.shape,
-            classes=self.dataset.classes,
-            samples=len(self.at(1, 1).train),
-            reading=digest(repr((self.dataset.class_names, words, form.columns, form.scale)).encode()),
-        )
-
-    def spec(self, plan: Plan) -> ClientSpec:
-        """The client that the plan means, if it is this one."""
-        planned, own = plan.client, self.profile
-        found, expected = (
-            {"samples of shape": who.shape, "classes": who.classes, "training samples": who.samples}
-            for who in (own, planned)
-        )
-        if wrong := [f"{what}: {found[what]}, not {expected[what]}" for what in found if found[what] != expected[what]]:
-            raise FederationError(f"run {plan.run} is planned for other data than this site has: {'; '.join(wrong)}")
-        train = self.at(1, plan.checked.rounds).train
-        [counts] = label_counts([train], self.dataset.labels, self.dataset.classes)
-        return ClientSpec(**planned.model_dump(), label_counts=tuple(counts.tolist()))
-
-
 class Local(Usable):
     """Made from a plan that is not trusted: the site's data, device and files are never the plan's to choose."""
 
     def __init__(
         self,
         plan: Plan,
-        holding: Holding,
+        data: Data,
         own: Mapping[str, str],
         fetch: Fetch,
         leaves: Collection[str] | None = None,
         noise: Noise = unknowable,
+        model: ModelRef | None = None,
+        start: State | None = None,
+        first: Sequence[PublicSpec] = (),
     ) -> None:
-        """`own`: the site's own settings of where and how to compute; `leaves`: parts that may, if not all of them."""
+        """`own`: the site's own settings of where and how to compute; `leaves`: parts that may, if not all of them.
+
+        `model`: the one that the site's operator chose, if there is one. `start`: what the server begins with; without
+        it that is drawn here, from the models that clients have (`first` of each; by itself the site's own alone).
+        """
+        refuse_code(plan)
         here = {"store": "memory", "group_size": None, "data_dir": None, "compile": False, **own}
         settings = Settings.check(plan.checked.model_dump() | here)
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
         if folders := [name for name, value in _values(method.options) if isinstance(value, Path)]:
             raise FederationError(f"{method.name} with {', '.join(folders)}: a server may not name files of a site")
-        for spec in (plan.client, *plan.first):
-            if ":" in spec.model:
-                raise FederationError(f"model {spec.model}: a server may not name code for a site to run")
-            check_model(spec.model, holding.dataset.shape)
         self.client = plan.client.id
+        spec = data.spec(plan, planned(plan, model))
+        if start is None:
+            start = drawn(method, [spec if one.id == spec.id else _other(one) for one in first] or [spec], settings)
         super().__init__(
             method,
-            {self.client: holding.spec(plan)},
+            {self.client: spec},
             settings,
-            holding.dataset,
-            lambda number: {self.client: holding.at(number, settings.rounds)},
-            first=[first.spec for first in plan.first],
+            data.dataset,
+            lambda number: {self.client: data.at(number, settings.rounds)},
+            start,
         )
+        self.check(Channel.DOWN, spec, method.send(start, spec.public, self.now(1)))
         self.run = plan.run
         self.meter = FlopMeter(self.data)
         self.observers = (self.meter,)
@@ -115,6 +84,11 @@ class Local(Usable):
         self._get = fetch
         self._leaves = leaves
         self._noise = noise
+
+    @property
+    def outline(self) -> Outline:
+        """What the server must know of this client's model."""
+        return outline_of(self.method, self.specs[self.client])
 
     # --- a step
 
@@ -231,6 +205,13 @@ class Local(Usable):
             self.check(Channel.PEER, self.specs[self.client], message)
             self.agrees(message)
         return {place: message.to_bytes() for place, message in things.items() if message}
+
+
+def _other(client: PublicSpec) -> ClientSpec:
+    """Another client, with a model of ours, or with one that only it has."""
+    if client.model == OWN_MODEL:
+        return client.spec(OwnModel(OWN_MODEL, elsewhere))
+    return client.spec(check_model(client.model, client.shape))
 
 
 def _layout(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

@@ -40,6 +40,14 @@ class SiteSettings(Frozen):
         default=None, description="parts that may leave this site; without it those that the method says"
     )
     least_noise: float = Field(default=0.0, ge=0, description="runs with a smaller --noise this site refuses")
+    model: str | None = Field(
+        default=None, description="this site's model: one of ours, or package.module:function; without it the run's"
+    )
+    tells: bool = Field(
+        default=True,
+        description="own texts and tables: whether this site tells how often it has which words, or its columns' sums; "
+        "else it reads as the others agree to",
+    )
     data: dict[str, Any] = Field(default_factory=dict, description="options of `fedexperts data`, and `part`")
     compute: dict[str, str] = Field(default_factory=dict, description="device and executor, if not by themselves")
 

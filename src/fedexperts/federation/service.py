@@ -12,15 +12,17 @@ import numpy as np
 import torch
 
 from fedexperts.api import environment
+from fedexperts.client import Client
 from fedexperts.config import Settings, TaskSettings
-from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.data import clients_in, is_folder
+from fedexperts.errors import DataError, FederationError, FedExpertsError, SettingsError, suggestion
 from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
-from fedexperts.federation.carrier import Carrier, introductions
+from fedexperts.federation.carrier import SITES, Carrier, introductions
 from fedexperts.federation.coordinator import Coordinator
+from fedexperts.federation.holding import Holding, Own
 from fedexperts.federation.hub import SERVER, Hub, attend
-from fedexperts.federation.local import Holding
 from fedexperts.federation.peers import Peers, serve_spool
 from fedexperts.federation.places import RUNS, SiteSettings, read_server
 from fedexperts.federation.site import SPOOL, Site
@@ -28,6 +30,8 @@ from fedexperts.federation.spool import Spool
 from fedexperts.files import write_atomically
 from fedexperts.given import with_model
 from fedexperts.measure import LABELS, SETTINGS, STATE, SUMMARY, Record, privacy_of, write_labels
+from fedexperts.methods import method_class
+from fedexperts.models import check_model
 from fedexperts.task import Task
 
 log = logging.getLogger(__name__)
@@ -74,15 +78,19 @@ def _conduct(folder: Path, sites: tuple[str, ...], hub: Hub, rules: Rules, board
 
 
 def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules, note: Callable[..., None]) -> Record:
-    """A run from wherever it stands to its end."""
+    """A run from wherever it stands to its end; one that it begins with comes first."""
     settings = Settings.saved(folder / SETTINGS)
+    if (first := before(folder)) is not None and not (first / SUMMARY).exists():
+        if (first / FAILED).exists():
+            raise FederationError(f"run {first.name}, which this one begins with, has failed")
+        conduct(first, sites, carrier, rules, note)
     note(run=folder.name, method=settings.method, rounds=settings.rounds, round=0, waiting=list(sites))
-    profiles = introductions(carrier, sites, folder / STATE / "sites.json", rules.deadline)
+    profiles = introductions(carrier, sites, folder / STATE / SITES, rules.deadline)
     coordinator = Coordinator(folder.name, settings, sites, profiles, carrier, folder, rules, note)
     method, privacy = coordinator.method, privacy_of(coordinator)
     title = method.title or method.name
     coordinator.run()
-    classes = [str(number) for number in range(profiles[0].classes)]
+    classes = coordinator.class_names
     nobodys = np.zeros((len(sites), len(classes)), np.int64)
     write_labels(folder / LABELS, classes, sites, nobodys)
     missing = (folder / ABSENCES).exists()
@@ -110,21 +118,56 @@ def conduct(folder: Path, sites: tuple[str, ...], carrier: Carrier, rules: Rules
     return record
 
 
+def before(run: Path) -> Path | None:
+    """The folder of the run that another one begins with, if it does: beside its own."""
+    settings = Settings.saved(run / SETTINGS)
+    if not method_class(settings.method).goes_on_from:
+        return None
+    return next((run.parent / folder.name for folder in settings.begins_with.values()), None)
+
+
+def model_in(settings: SiteSettings, given: Mapping[str, Any]) -> str | None:
+    """The model that a site's operator chose, if that is not left to the server."""
+    name: str | None = given.get("model", settings.model)
+    if name is not None and "," in name:
+        raise SettingsError(f"--model {name}: a site runs one model")
+    return name and check_model(name)
+
+
 def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
     """The data that a site's settings and its operator's options name."""
     values = {**settings.data, **given}
-    part = values.pop("part", 0)
-    task = Task.of(TaskSettings.check(with_model(values)))
-    return Holding.of(task, task.number(part), settings.name)
+    part = values.pop("part", None)
+    values.pop("model", None)
+    named = TaskSettings.check(with_model(values))
+    if is_folder(named.data):
+        place = _own_folder(Path(named.data_dir or "", named.data), settings.name if part is None else part)
+        return Own(Client.read(place, image_size=named.image_size), named, settings.name, settings.tells)
+    task = Task.of(named)
+    return Holding.of(task, task.number(0 if part is None else part), settings.name)
+
+
+def _own_folder(folder: Path, part: str | int) -> Path:
+    """That of a folder of clients which is the site's, by its name or number; the only one there is may have any."""
+    found = clients_in(folder)
+    names = [path.name for path in found]
+    if str(part) in names:
+        return folder / str(part)
+    if str(part).isdecimal() and int(part) < len(found):
+        return found[int(part)]
+    if len(found) == 1:
+        return found[0]
+    raise DataError(f"{folder} has no folder '{part}'{suggestion(str(part), names)}; --part is: {', '.join(names)}")
 
 
 def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:
     """The site that a folder is, and what it fetches from peers with."""
     settings = SiteSettings.of(folder)
     peers = Peers(folder, settings.peers)
-    holding = holding_of(settings, given or {})
+    given = given or {}
     own = settings.address, settings.compute, settings.leaves, settings.least_noise
-    return Site(folder, holding, peers.fetch, *own), peers
+    site = Site(folder, holding_of(settings, given), peers.fetch, *own, model=model_in(settings, given))
+    return site, peers
 
 
 def attend_site(folder: Path, given: Mapping[str, Any]) -> None:

@@ -1,21 +1,26 @@
 """A site: it receives, trains and replies, with its own data and state. Who carries the bytes is not its affair."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from fedexperts.errors import FederationError, FedExpertsError
-from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Request, Shelf, Task
-from fedexperts.federation.local import Fetch, Holding, Local, Noise, unknowable
+from fedexperts.federation.envelope import Answer, AnswerHead, Plan, Profile, PublicSpec, Request, RequestHead, Task
+from fedexperts.federation.holding import Holding
+from fedexperts.federation.local import Fetch, Local, Noise, unknowable
+from fedexperts.federation.own_model import said
+from fedexperts.federation.reading import Reading
 from fedexperts.federation.spool import Spool
+from fedexperts.federation.steps import MEMORY, OWN, START, Step, packed
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message, State
+from fedexperts.models import ModelRef
 
 log = logging.getLogger(__name__)
 
 SPOOL = "spool"
-OWN, MEMORY, HEARD = "own", "memory", "heard"
-"""What a site keeps: the client's own tensors, what is no part of its model, what the server last said."""
 
 
 class Site:
@@ -31,11 +36,13 @@ class Site:
         leaves: Collection[str] | None = None,
         least_noise: float = 0.0,
         noise: Noise = unknowable,
+        model: ModelRef | None = None,
     ) -> None:
         """`address`: where peers find this site's spool; `own`: its settings of where and how to compute.
 
         `leaves`: the parts that its operator lets leave, if that is not all that methods say. `least_noise`: the least
-        that a run must put on them, whatever the server plans; `noise`: where it comes from.
+        that a run must put on them, whatever the server plans; `noise`: where it comes from. `model`: the one that the
+        operator chose; without it the site runs what a plan names of ours.
         """
         self.folder = folder
         self.holding = holding
@@ -46,6 +53,7 @@ class Site:
         self._leaves = leaves
         self._least_noise = least_noise
         self._noise = noise
+        self._model = model
         self._locals: dict[str, Local] = {}  # the present run's; what counts is on disk
 
     def answer(self, raw: bytes) -> bytes:
@@ -69,12 +77,19 @@ class Site:
     def _do(self, request: Request, raw: bytes) -> bytes:
         head = request.head
         if head.task is Task.PROFILE:
-            return Answer(AnswerHead(task=head.task, profile=self.holding.profile)).to_bytes()
+            return Answer(AnswerHead(task=head.task, profile=self.profile)).to_bytes()
+        if head.task is Task.TELL:
+            return Answer(AnswerHead(task=head.task, told=self.holding.tell(head.client))).to_bytes()
         if head.plan is None:
             raise FederationError(f"a request to {head.task} does not say in which run")
+        if head.task in (Task.MODEL, Task.START):
+            return self._presents(head, head.plan)
         vault = Vault(self.folder / "state" / head.plan.run)
         if head.task is Task.OPEN:
-            return _Step(self._local(head.plan), vault, self.spool, self._address).open()
+            local = self._opened(head.plan, head.reading, request.payload, vault)
+            return Step(local, vault, self.spool, self._address).open(head.round)
+        if head.task is Task.BEGIN:
+            return self._begun(head, head.plan, request.payload, vault)
         if (given := vault.answer(head.task, head.round, raw)) is not None:
             return given
         if head.round <= vault.answered(head.task) or head.round < vault.trained:
@@ -82,95 +97,84 @@ class Site:
                 f"round {head.round} of run {head.plan.run} is an old one: this site has done it, or a later one, "
                 f"otherwise (it has trained up to round {vault.trained}); a new run needs a new name"
             )
-        step = _Step(self._local(head.plan), vault, self.spool, self._address)
+        step = Step(self._local(head.plan, vault), vault, self.spool, self._address)
         return step.train(request, raw) if head.task is Task.TRAIN else step.close(request, raw)
 
-    def _local(self, plan: Plan) -> Local:
+    @property
+    def profile(self) -> Profile:
+        return self.holding.profile.model_copy(update={"model": said(self._model)})
+
+    def _presents(self, head: RequestHead, plan: Plan) -> bytes:
+        """What the server cannot make itself, for it has not the code of this site's model: nothing is trained yet."""
+        local, said = self._made(plan, head.reading, None, head.first), AnswerHead(task=head.task, run=plan.run)
+        if head.task is Task.MODEL:
+            return Answer(said.model_copy(update={"outline": local.outline})).to_bytes()
+        start = Message(local.start)
+        local.agrees(start)
+        return Answer(said, packed(start)).to_bytes()
+
+    def _made(
+        self, plan: Plan, reading: Reading | None, start: State | None, first: Sequence[PublicSpec] = ()
+    ) -> Local:
+        """The client that a plan means, if this site agrees to the plan."""
         if (planned := plan.checked.noise) < self._least_noise:
             raise FederationError(
                 f"run {plan.run} has noise {planned:g}, and this site takes part from {self._least_noise:g} on"
             )
+        data = self.holding.read(plan.client.id, reading)
+        how = self._own, self._fetch, self._leaves, self._noise, self._model
+        return Local(plan, data, *how, start, first)
+
+    def _opened(self, plan: Plan, reading: Reading | None, payload: bytes, vault: Vault) -> Local:
+        """A run that begins, or goes on: what it is does not change once anything is trained in it."""
+        start = dict(Message.from_bytes(payload).tensors) if payload else {}
+        local = self._made(plan, reading, start)
+        if not (_means(vault, plan) and _reading(vault) == reading and _equal(vault.tensors(START), start)):
+            if vault.plan and vault.trained:
+                raise FederationError(f"this site has trained in a run {plan.run} that was planned otherwise")
+            vault.open(plan.model_dump_json(), reading.model_dump_json() if reading else "", {START: start})
+        self._locals = {plan.model_dump_json(): local}
+        return local
+
+    def _local(self, plan: Plan, vault: Vault) -> Local:
         key = plan.model_dump_json()
-        if key not in self._locals:
-            self._locals = {key: Local(plan, self.holding, self._own, self._fetch, self._leaves, self._noise)}
-        return self._locals[key]
+        local = self._locals.get(key) or self._made(plan, _reading(vault), vault.tensors(START) or {})
+        if not _means(vault, plan):
+            raise FederationError(f"run {plan.run} is not open at this site, or was planned otherwise")
+        self._locals = {key: local}
+        return local
+
+    def _begun(self, head: RequestHead, plan: Plan, message: bytes, vault: Vault) -> bytes:
+        """A run that goes on from another's end: with what this site keeps of that one, and the server's last word."""
+        local, before = self._local(plan, vault), head.before
+        if before is None or (beginning := local.method.begins()) is None or before.checked.method != beginning.method:
+            raise FederationError(f"run {plan.run} does not go on from such a run")
+        if not vault.before and not vault.trained:
+            kept = Vault(self.folder / "state" / before.run)
+            if not kept.plan:
+                raise FederationError(f"this site took no part in run {before.run}, which this one begins with")
+            earlier = self._made(before, _reading(kept), kept.tensors(START) or {})
+            if not _means(kept, before):
+                raise FederationError(f"run {before.run} was planned otherwise when this site took part in it")
+            earlier.load(kept.tensors(OWN))
+            earlier.hears(message, kept.tensors(MEMORY) or {})
+            local.load(None)
+            local.goes_on(local.client, earlier)
+            vault.begin(before.run, {OWN: local.fleet.kept(local.client)})
+        elif vault.before != before.run:
+            raise FederationError(f"run {plan.run} has begun here otherwise than with run {before.run}")
+        return Answer(AnswerHead(task=head.task, run=plan.run, round=head.round)).to_bytes()
 
 
-class _Step:
-    """One step of one client; it begins with what is on disk, and what it comes to is there before it is said."""
-
-    def __init__(self, local: Local, vault: Vault, spool: Spool, address: str) -> None:
-        self.local = local
-        self.vault = vault
-        self.spool = spool
-        self.address = address
-        self.exchanges = local.method.exchanges
-        self.memory = vault.tensors(MEMORY) or {}
-        local.load(vault.tensors(OWN))
-        local.fetched = []
-
-    def open(self) -> bytes:
-        """Show what peers can ask for, unless that is just about to change."""
-        trained, settled = self.vault.trained, self.vault.settled
-        shelf = self._shelve(trained, "settled" if trained else "fresh") if trained == settled else None
-        return Answer(AnswerHead(task=Task.OPEN, run=self.local.run, shelf=shelf)).to_bytes()
-
-    def train(self, request: Request, raw: bytes) -> bytes:
-        head, local = request.head, self.local
-        self._settle({})  # an earlier round that was not closed
-        remembered = self.local.hears(request.payload, self.memory)
-        now = local.now(head.round)
-        reply, loss = local.trains(now)
-        shelf = self._shelve(head.round, "trained")
-        flops = local.meter.present.pop(local.client, 0)
-        said = AnswerHead(task=head.task, run=local.run, round=head.round, loss=loss, flops=flops, shelf=shelf)
-        answer = Answer(said, packed(reply)).to_bytes()
-        tensors = {OWN: local.fleet.kept(local.client)}
-        if remembered:
-            tensors[MEMORY] = self.memory | remembered
-        if self.exchanges:
-            tensors[HEARD] = local.method.heard(local.message)
-        settled = self.vault.settled if self.exchanges else head.round
-        self.vault.keep(head.task, head.round, raw, answer, tensors, head.round, settled)
-        return answer
-
-    def close(self, request: Request, raw: bytes) -> bytes:
-        head, local = request.head, self.local
-        trained = self.vault.trained
-        changed = self._settle(head.shelves if trained == head.round else {})
-        shelf = self._shelve(trained, "settled") if changed else None
-        scores = None
-        if head.evaluate:
-            local.hears(request.payload, self.memory)
-            scores = local.scored(local.now(head.round))
-        said = AnswerHead(
-            task=head.task,
-            run=local.run,
-            round=head.round,
-            scores=scores,
-            shelf=shelf,
-            fetched=tuple(local.fetched),
-        )
-        answer = Answer(said).to_bytes()
-        tensors: dict[str, State] = {OWN: local.fleet.kept(local.client)} if changed else {}
-        self.vault.keep(head.task, head.round, raw, answer, tensors, trained, trained)
-        return answer
-
-    def _settle(self, shelves: Mapping[int, Shelf]) -> bool:
-        """Adopt from peers what the last trained round still wants; whether there was anything to do."""
-        if not self.exchanges or self.vault.settled == self.vault.trained:
-            return False
-        self.local.adopts(self.vault.tensors(HEARD) or {}, shelves, self.local.now(self.vault.trained))
-        return True
-
-    def _shelve(self, round_number: int, when: str) -> Shelf | None:
-        if not self.exchanges:
-            return None
-        version = f"{round_number:06}-{when}"
-        digests = self.spool.fill(self.local.run, version, self.local.served())
-        return Shelf(address=self.address, version=version, digests=digests)
+def _means(vault: Vault, plan: Plan) -> bool:
+    """Whether a run was opened here with this very plan."""
+    return bool(vault.plan) and plan.same(Plan.model_validate_json(vault.plan))
 
 
-def packed(message: Message) -> bytes:
-    """A message as it goes into an envelope; one that says nothing is no bytes."""
-    return message.to_bytes() if message or message.known else b""
+def _reading(vault: Vault) -> Reading | None:
+    return Reading.model_validate_json(vault.reading) if vault.reading else None
+
+
+def _equal(found: State | None, other: State) -> bool:
+    same = found is not None and found.keys() == other.keys()
+    return same and all(torch.equal(tensor, other[name]) for name, tensor in (found or {}).items())

@@ -36,12 +36,39 @@ class Vault:
     def _read(self) -> dict[str, Any]:
         path = self.folder / MANIFEST
         if not path.exists():
-            return {"trained": 0, "settled": 0, "tensors": {}, "given": {}}
+            return {"plan": "", "reading": "", "trained": 0, "settled": 0, "tensors": {}, "given": {}}
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             raise SavedStateError(f"{path} is cut off or damaged; restore it from a copy") from None
         return content
+
+    @property
+    def plan(self) -> str:
+        """The plan that the run was opened with; empty, if it was not."""
+        return str(self._content.get("plan", ""))
+
+    @property
+    def reading(self) -> str:
+        """How all sites of the run read their data, where they had to agree."""
+        return str(self._content.get("reading", ""))
+
+    def open(self, plan: str, reading: str, tensors: Mapping[str, State]) -> None:
+        """What a run is, before its first step."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mark = digest(plan.encode())[:12]
+        records = {kind: write_tensors(self.folder, f"{kind}-{mark}.safetensors", own) for kind, own in tensors.items()}
+        self._write({"plan": plan, "reading": reading, "tensors": self._content["tensors"] | records})
+
+    @property
+    def before(self) -> str:
+        """The run that this one began with, if it did with any."""
+        return str(self._content.get("before", ""))
+
+    def begin(self, before: str, tensors: Mapping[str, State]) -> None:
+        """The run goes on from another: what it has of that."""
+        records = {kind: write_tensors(self.folder, f"{kind}-before.safetensors", own) for kind, own in tensors.items()}
+        self._write({"before": before, "tensors": self._content["tensors"] | records})
 
     @property
     def trained(self) -> int:
@@ -88,12 +115,17 @@ class Vault:
         mark = f"{round_number:06}-{task}"
         records = {kind: write_tensors(self.folder, f"{kind}-{mark}.safetensors", own) for kind, own in tensors.items()}
         given = Given(round_number, digest(request), write_bytes(self.folder, f"answer-{mark}", answer))
-        self._content = {
-            "trained": trained,
-            "settled": settled,
-            "tensors": self._content["tensors"] | records,
-            "given": self._content["given"] | {task: given},
-        }
+        self._write(
+            {
+                "trained": trained,
+                "settled": settled,
+                "tensors": self._content["tensors"] | records,
+                "given": self._content["given"] | {task: given},
+            }
+        )
+
+    def _write(self, changes: dict[str, Any]) -> None:
+        self._content = self._content | changes
         write_atomically(self.folder / MANIFEST, json.dumps(self._content))
         self._clear()
 

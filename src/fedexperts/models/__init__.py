@@ -7,7 +7,8 @@ from fedexperts.models.elastic import ElasticExpert
 from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, cut, strongest
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.mlp import TableExtractor
-from fedexperts.models.own import Extractor, ModelSource, OwnModel, Parts, check_own, split, told_apart
+from fedexperts.models.outline import Outline, Stem
+from fedexperts.models.own import Extractor, ModelSource, OwnModel, Parts, check_own, is_place, split, told_apart
 from fedexperts.models.text import TextExtractor, WordMean
 from fedexperts.models.zoo import (
     BACKBONES,
@@ -31,7 +32,8 @@ from fedexperts.models.zoo import (
 __all__ = [
     "BACKBONES", "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BatchNorm", "BlockExperts", "Classifier",
     "ConvExtractor", "DeepGate", "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms",
-    "GateStart", "ModelRef", "ModelSource", "OwnModel", "Parts", "Shape", "SparseExperts", "SwitchNorm",
-    "TableExtractor", "TextExtractor", "WordMean", "blank", "build", "check_model", "check_own", "cut", "flat",
-    "is_backbone", "model_ref", "out_shape", "own_model", "reads_text", "smallest", "split", "strongest", "told_apart",
+    "GateStart", "ModelRef", "ModelSource", "Outline", "OwnModel", "Parts", "Shape", "SparseExperts", "Stem",
+    "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "blank", "build", "check_model", "check_own", "cut",
+    "flat", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "reads_text", "smallest", "split",
+    "strongest", "told_apart",
 ]  # fmt: skip

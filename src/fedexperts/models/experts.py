@@ -9,18 +9,21 @@ from torch import Tensor, nn
 
 from fedexperts.errors import ModelError
 from fedexperts.models.cnn import Shape
+from fedexperts.models.outline import Blank
 from fedexperts.models.own import Extractor
 from fedexperts.models.text import WordMean
 from fedexperts.models.zoo import ModelRef, build
 
 
-def cut(model: ModelRef, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.Sequential]:
+def cut(model: ModelRef, shape: Shape, classes: int) -> tuple[nn.Module, nn.Module]:
     """A fresh model in two: an embedding (the first convolution; of texts the mean), and an expert, to the logits.
 
     One of the user's own is cut after its first ReLU.
     """
     parts = build(model, shape, classes)
     net, rest = parts["extractor"], OrderedDict(head=parts["head"])
+    if isinstance(net, Blank):
+        return net.cut(cast(nn.Linear, parts["head"]))
     if isinstance(net, Extractor):
         net, rest = net.net, OrderedDict(flatten_all=nn.Flatten(), head=parts["head"])
     layers = list(net.named_children())
@@ -35,7 +38,7 @@ def cut(model: ModelRef, shape: Shape, classes: int) -> tuple[nn.Sequential, nn.
 class SparseExperts(nn.Module):
     """Networks of one shape side by side; a sample goes only through those that it is sent to."""
 
-    def __init__(self, experts: Sequence[nn.Sequential], outputs: int) -> None:
+    def __init__(self, experts: Sequence[nn.Module], outputs: int) -> None:
         super().__init__()
         self.outputs = outputs
         for number, expert in enumerate(experts):
