@@ -66,8 +66,14 @@ def without_the_second() -> dict[str, torch.Tensor]:
 RAW = {
     "cut off": (lambda answer: Answer(answer.head, answer.payload[:-5]), "bytes are not a message"),
     "no safetensors": (lambda answer: Answer(answer.head, b"pickle" * 9), "bytes are not a message"),
-    "another round": (lambda a: Answer(a.head.model_copy(update={"round": 9}), a.payload), "it answers .*, 9"),
-    "another run": (lambda a: Answer(a.head.model_copy(update={"run": "other"}), a.payload), "it answers .*'other'"),
+    "another round": (
+        lambda a: Answer(a.head.model_copy(update={"round": 9}), a.payload),
+        "it answers to train, run a-run, round 9 where",
+    ),
+    "another run": (
+        lambda a: Answer(a.head.model_copy(update={"run": "other"}), a.payload),
+        "it answers to train, run other, round 1 where",
+    ),
     "a refusal": (lambda a: Answer(AnswerHead(refused="no space left")), "it refuses: no space left"),
 }
 

@@ -12,6 +12,7 @@ from fedexperts.federation.asking import Rules
 from fedexperts.federation.certificates import issue, make_authority
 from fedexperts.federation.envelope import Name
 from fedexperts.federation.hub import SERVER
+from fedexperts.federation.peers import Exchange
 
 AUTHORITY, RUNS, FLOWER, README = "authority", "runs", "flower", "README.md"
 _APP = "federation_app"
@@ -40,6 +41,7 @@ class SiteSettings(Frozen):
         default=None, description="parts that may leave this site; without it those that the method says"
     )
     least_noise: float = Field(default=0.0, ge=0, description="runs with a smaller --noise this site refuses")
+    exchange: Exchange = Exchange()
     data: dict[str, Any] = Field(default_factory=dict, description="options of `fedexperts data`, and `part`")
     compute: dict[str, str] = Field(default_factory=dict, description="device and executor, if not by themselves")
 

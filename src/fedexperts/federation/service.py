@@ -121,7 +121,7 @@ def holding_of(settings: SiteSettings, given: Mapping[str, Any]) -> Holding:
 def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:
     """The site that a folder is, and what it fetches from peers with."""
     settings = SiteSettings.of(folder)
-    peers = Peers(folder, settings.peers)
+    peers = Peers(folder, settings.peers, settings.exchange.seconds)
     holding = holding_of(settings, given or {})
     own = settings.address, settings.compute, settings.leaves, settings.least_noise
     return Site(folder, holding, peers.fetch, *own), peers
@@ -143,7 +143,7 @@ def attend_site(folder: Path, given: Mapping[str, Any]) -> None:
 def served(folder: Path) -> Iterator[None]:
     """Within it a site's spool is served to its peers."""
     settings = SiteSettings.of(folder)
-    server, _ = serve_spool(Spool(folder / SPOOL), folder, settings.listen, settings.peers)
+    server, _ = serve_spool(Spool(folder / SPOOL), folder, settings.listen, settings.peers, settings.exchange)
     try:
         yield
     finally:
