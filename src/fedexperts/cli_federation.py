@@ -269,12 +269,12 @@ def renew(
     Example: fedexperts federation renew consortium --member hospital-a
     """
     with _extra():
-        from fedexperts.federation.certificates import expires, issue
+        from fedexperts.federation import certificates
         from fedexperts.federation.places import AUTHORITY
     if not (folder / member / "own.crt").exists():
         raise FederationError(f"{folder} has no member '{member}'")
-    issue(folder / AUTHORITY, folder / member, member)
-    console.print(f"{folder / member}: good until {expires(folder / member):%Y-%m-%d}", highlight=False)
+    certificates.renew(folder / AUTHORITY, folder / member, member)
+    console.print(f"{folder / member}: good until {certificates.expires(folder / member):%Y-%m-%d}", highlight=False)
 
 
 def _service() -> None:

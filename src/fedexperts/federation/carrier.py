@@ -43,7 +43,7 @@ def introductions(carrier: Carrier, sites: Sequence[str], saved: Path, seconds: 
         log.info("waiting for %s", ", ".join(sites[client] for client in missing))
         for client, raw in carrier.ask(dict.fromkeys(missing, ask), seconds):
             try:
-                found[client] = profile = _introduced(raw)
+                found[client] = profile = introduced(raw)
             except FederationError as error:
                 log.warning("%s: %s", sites[client], error)
                 continue
@@ -54,7 +54,8 @@ def introductions(carrier: Carrier, sites: Sequence[str], saved: Path, seconds: 
     return found
 
 
-def _introduced(raw: bytes) -> Profile:
+def introduced(raw: bytes) -> Profile:
+    """What a site says of itself, or why it does not."""
     head = Answer.from_bytes(raw).head
     if head.profile is None:
         raise FederationError(f"it does not say what data it has: {head.refused or 'nothing'}")

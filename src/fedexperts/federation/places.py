@@ -65,7 +65,7 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
     check_names(sites)
     listening = ServerSettings.check({"listen": f"0.0.0.0:{port}", "sites": sites, "rules": rules or {}})
     make_authority(folder / AUTHORITY, folder.name)
-    issue(folder / AUTHORITY, folder / SERVER, SERVER)
+    issue(folder / AUTHORITY, folder / SERVER, SERVER, also=sorted({host, "localhost", "127.0.0.1"}))
     _write(folder / SERVER / SERVER_SETTINGS, listening)
     for number, name in enumerate(sites, 1):
         add(folder, name, f"{host}:{port + number}", f"{host}:{port}", sites)
