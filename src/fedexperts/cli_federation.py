@@ -121,8 +121,8 @@ def new_federation(
     """
     with _extra():
         from fedexperts.federation.places import README, new
-    new(folder, tuple(sites.split(",")), host, port)
-    console.print((folder / README).read_text(encoding="utf-8"), highlight=False, markup=False)
+    new(folder, tuple(name.strip() for name in sites.split(",")), host, port)
+    console.print((folder / README).read_text(encoding="utf-8"), highlight=False, markup=False, soft_wrap=True)
 
 
 @federation.command("run", context_settings=OPEN_ENDED)
@@ -174,10 +174,13 @@ def status(folder: Folder) -> None:
         from fedexperts.federation.certificates import expires
         from fedexperts.federation.hub import SERVER
         from fedexperts.federation.places import read_server
+        from fedexperts.federation.service import attended
     settings, known = read_server(folder), Board.read(folder / SERVER / STATUS)
     if not known:
         console.print("the server has not been started yet")
         return
+    if not attended(folder / SERVER):
+        console.print("the server is not running; this is what it knew last")
     table = Table("site", "last heard of", "now", box=None)
     for name in settings.sites:
         ago = f"{max(0, time.time() - known['seen'][name]):.0f} s ago" if name in known.get("seen", {}) else "never"

@@ -74,6 +74,8 @@ def test_a_site_that_lies_in_every_way_is_refused_each_time_and_strangers_are_no
             with process(tmp_path / folder, "site", tmp_path / folder, "--data", "digits") as there:
                 until(said[folder], tmp_path / folder / "log.txt", lambda there=there: there.poll() is None)
         town.finished(run)
+    warned = rf"the certificate in {tmp_path / 'old'} ended on .*: `fedexperts federation renew` makes a new one"
+    assert re.search(warned, (tmp_path / "old" / "log.txt").read_text())
     for line in (
         "refused: 'stranger' is not a member",
         "CERTIFICATE_VERIFY_FAILED: certificate has expired",

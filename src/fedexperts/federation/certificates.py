@@ -76,7 +76,7 @@ def expires(folder: Path) -> dt.datetime:
 
 def _known_by(word: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ip_address(word))
+        return x509.IPAddress(ip_address(word.strip("[]")))
     except ValueError:
         return x509.DNSName(word)
 
