@@ -119,7 +119,13 @@ def _flower(folder: Path) -> dict[str, Any]:
     components = {"serverapp": f"{_APP}:server_app", "clientapp": f"{_APP}:client_app"}
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
-        "project": {"name": folder.name, "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
+        "project": {
+            "name": folder.name,
+            "version": "1.0.0",
+            "description": "A federation of fedexperts",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
         "tool": {"flwr": {"app": {"publisher": "fedexperts", "components": components, "config": config}}},
     }
 
