@@ -110,6 +110,20 @@ def finished(there: Neighbourhood, says: str) -> dict[str, torch.Tensor]:
     return federation.server
 
 
+def test_a_site_that_does_not_introduce_itself_is_named_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedexperts.federation.carrier.PAUSE", 0.0)
+    there = Neighbourhood(tmp_path, TASK)
+    lies = [b"nothing", Answer(AnswerHead(refused="no data yet")).to_bytes(), Answer(AnswerHead()).to_bytes()]
+    there.meddle = lambda client, request, answer: lies.pop() if client == 1 and lies else answer
+    with caplog.at_level("INFO"):
+        there.coordinator(settings_for("fedavg", TASK, rounds=1))
+    for said in ("not say what data it has: nothing", "not say what data it has: no data yet", "cut off, or is none"):
+        assert any(line.startswith("site-1: ") and said in line for line in caplog.messages)
+    assert "site-1 has 16 samples of shape (1, 8, 8)" in caplog.messages
+
+
 def test_a_round_with_too_few_replies_is_tried_again_and_then_given_up(tmp_path: Path) -> None:
     there = Neighbourhood(tmp_path, TASK)
     asked: list[int] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from consortium import Consortium, absences, until
+from consortium import PATIENCE, Consortium, absences, until
 from liar import FIRST, LIES, NOT_THE_LAST_WORD, OTHER_BYTES, SILENCE, STOLEN
 from neighbourhood import Neighbourhood
 
@@ -50,7 +50,7 @@ class Honest(Neighbourhood):
 
 
 def test_a_site_that_lies_in_every_way_is_refused_each_time_and_strangers_are_not_let_in(tmp_path: Path) -> None:
-    town = Consortium(tmp_path / "town", ("a", "b", "c"), deadline=250, minimum=2)
+    town = Consortium(tmp_path / "town", ("a", "b", "c"), deadline=2 * PATIENCE, minimum=2)
     town.will_lie("b", "server")
     intruders = {
         "stranger": (town.folder / "authority", "stranger", 365),
@@ -100,7 +100,7 @@ def test_a_site_that_lies_in_every_way_is_refused_each_time_and_strangers_are_no
 
 
 def test_a_peer_that_lies_or_is_silent_is_done_without_and_gets_nothing_that_it_should_not(tmp_path: Path) -> None:
-    town = Consortium(tmp_path / "town", ("a", "b", "c"), deadline=250, minimum=3)
+    town = Consortium(tmp_path / "town", ("a", "b", "c"), deadline=2 * PATIENCE, minimum=3)
     town.will_lie("b", "peers")
     for site in ("a", "c"):
         with open(town.folder / site / "site.toml", "a", encoding="utf-8") as file:

@@ -1,5 +1,6 @@
 """Certificates, the peers' service and our own carrier, over real sockets."""
 
+import re
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
 from fedexperts.federation.certificates import issue, make_authority
 from fedexperts.federation.coordinator import Coordinator
-from fedexperts.federation.envelope import Shelf
+from fedexperts.federation.envelope import Answer, Request, RequestHead, Shelf, Task
 from fedexperts.federation.hub import SERVER, SERVICE, WAIT, Hub, attend
 from fedexperts.federation.local import Holding
 from fedexperts.federation.peers import SERVICE as PEERS
@@ -286,3 +287,17 @@ def test_a_federation_over_sockets_equals_one_without(
         Channel(town.folder / "a", f"localhost:{hub.port}", SERVER).call(f"/{SERVICE}/Answer", b"0" * 40, 5)
     with pytest.raises(FederationError, match="'stranger' is not on the list"):
         Channel(town.folder / "stranger", f"localhost:{hub.port}", SERVER).call(f"/{SERVICE}/Next", b"", 5)
+
+
+def test_an_answer_that_is_too_big_to_be_carried_is_a_refusal(
+    federation: tuple[Hub, list[Peers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, _ = federation
+    ask = Request(RequestHead(task=Task.PROFILE)).to_bytes()
+    [(_, raw)] = hub.ask({0: ask}, 60)
+    assert Answer.from_bytes(raw).head.profile is not None
+    monkeypatch.setattr("fedexperts.federation.hub.SIZE_LIMIT", len(raw))
+    [(_, raw)] = hub.ask({0: ask}, 60)
+    assert re.match(
+        r"its answer would have \d+ bytes, of at most \d+ that are carried", Answer.from_bytes(raw).head.refused
+    )

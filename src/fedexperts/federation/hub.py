@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from fedexperts.errors import FederationError, UnreachableError
-from fedexperts.federation.envelope import Answer
+from fedexperts.federation.envelope import Answer, AnswerHead
 from fedexperts.federation.site import Site
 from fedexperts.federation.wire import SIZE_LIMIT, Channel, serve
 
@@ -110,7 +110,8 @@ def _fitting(answer: bytes) -> bytes:
     if len(answer) + _TICKET <= SIZE_LIMIT:
         return answer
     reason = f"its answer would have {len(answer):,} bytes, of at most {SIZE_LIMIT:,} that are carried"
-    return Answer(Answer.from_bytes(answer).head.model_copy(update={"refused": reason})).to_bytes()
+    head = Answer.from_bytes(answer).head
+    return Answer(AnswerHead(task=head.task, run=head.run, round=head.round, refused=reason)).to_bytes()
 
 
 def attend(
