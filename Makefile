@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install browser catalogue demo docs test test-federation lint bench clean
+.PHONY: install browser flower catalogue demo docs test test-federation test-flower lint bench clean
 
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -16,6 +16,14 @@ install: .venv/installed  ## make .venv
 browser:  ## Chromium, for the tests of the page
 	command -v chromium || { $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -q && \
 	  $(if $(filter 0,$(shell id -u)),,sudo) apt-get install -qy chromium; }
+
+.venv-flower/installed: requirements-flower.lock pyproject.toml
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-flower.lock
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+flower: .venv-flower/installed  ## Flower in an environment of its own, for its tests: it wants older packages than ours
 
 catalogue: install  ## what `fedexperts methods` shows, after a change to a method or its options
 	$(BIN)/python -m fedexperts.catalogue
@@ -39,6 +47,9 @@ test: lint  ## environment, lint, types and tests
 test-federation: install  ## federations of real processes that are killed, and every method over one
 	$(BIN)/python -m pytest -m federation tests/federation
 
+test-flower: install flower  ## the same over Flower's processes
+	FEDEXPERTS_FLOWER=required $(BIN)/python -m pytest -m federation tests/federation/test_flower.py
+
 bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/experts.py
@@ -48,4 +59,4 @@ bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/clients.py
 
 clean:
-	rm -rf .venv demo build src/*.egg-info
+	rm -rf .venv .venv-flower demo build src/*.egg-info

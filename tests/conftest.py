@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import torch
 from filelock import FileLock
 
 torch.set_num_threads(1)  # the tests themselves run side by side
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started from a shell's background; processes of ours inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["COLUMNS"] = "200"  # the console asks once, when it is made: not in a test, where it could be too late
 
 

@@ -139,8 +139,8 @@ def new_federation(
     """
     with _extra():
         from fedexperts.federation.places import README, new
-    new(folder, tuple(sites.split(",")), host, port)
-    console.print((folder / README).read_text(encoding="utf-8"), highlight=False, markup=False)
+    new(folder, tuple(name.strip() for name in sites.split(",")), host, port)
+    console.print((folder / README).read_text(encoding="utf-8"), highlight=False, markup=False, soft_wrap=True)
 
 
 @federation.command("run", context_settings=OPEN_ENDED)
@@ -196,10 +196,13 @@ def status(folder: Folder) -> None:
         from fedexperts.federation.certificates import expires
         from fedexperts.federation.hub import SERVER
         from fedexperts.federation.places import read_server
+        from fedexperts.federation.service import attended
     settings, known = read_server(folder), Board.read(folder / SERVER / STATUS)
     if not known:
         console.print("the server has not been started yet")
         return
+    if not attended(folder / SERVER):
+        console.print("the server is not running; this is what it knew last")
     table = Table("site", "last heard of", "now", box=None)
     for name in settings.sites:
         ago = f"{max(0, time.time() - known['seen'][name]):.0f} s ago" if name in known.get("seen", {}) else "never"
@@ -292,12 +295,12 @@ def renew(
     Example: fedexperts federation renew consortium --member hospital-a
     """
     with _extra():
-        from fedexperts.federation.certificates import expires, issue
+        from fedexperts.federation import certificates
         from fedexperts.federation.places import AUTHORITY
     if not (folder / member / "own.crt").exists():
         raise FederationError(f"{folder} has no member '{member}'")
-    issue(folder / AUTHORITY, folder / member, member)
-    console.print(f"{folder / member}: good until {expires(folder / member):%Y-%m-%d}", highlight=False)
+    certificates.renew(folder / AUTHORITY, folder / member, member)
+    console.print(f"{folder / member}: good until {certificates.expires(folder / member):%Y-%m-%d}", highlight=False)
 
 
 def _service() -> None:

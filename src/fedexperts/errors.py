@@ -47,6 +47,10 @@ class UnreachableError(FederationError):
     """Nobody answers there, or not in time, or without the right certificate; it may be tried again."""
 
 
+class BusyError(UnreachableError):
+    """Whoever asks has asked for too much; later it may be given again."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The nearest known word as half a sentence: "; did you mean 'fedavg'?", or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -1,6 +1,7 @@
 """`fedexperts` for a process that dies, lingers, or has a full disk at a chosen point: python mortal.py POINT FLAG …
 
-It does so once, if the file FLAG is there: that goes away first, so that the next life gets by.
+It does so once, if the file FLAG is there: that goes away first, so that the next life gets by. One that lingers does
+so until the file is there again.
 """
 
 import os
@@ -17,6 +18,7 @@ from fedexperts.cli import main
 from fedexperts.engine.fit import Fit
 from fedexperts.federation import coordinator, vault
 from fedexperts.federation.checks import Inspector
+from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.vault import Vault
 
@@ -27,6 +29,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "serving": (Spool, "read"),  # a peer waits for it
     "taking": (Inspector, "_values"),  # the server, with some replies in
     "complete": (coordinator, "write_manifest"),  # the server, with a round done but not saved
+    "between": (Coordinator, "step"),  # the server, with a round saved and the next not begun
     "slow": (Fit, "step"),
     "full": (Vault, "keep"),  # nothing of any size can be written
 }
@@ -53,7 +56,9 @@ def dies(point: str, flag: Path, times: int) -> Callable[..., Any]:
         if calls > times and flag.exists():
             flag.unlink()
             if point == "slow":
-                time.sleep(12)
+                while not flag.exists():
+                    time.sleep(0.05)
+                flag.unlink()
             elif point == "full":
                 with no_room():
                     return original(*args, **kwargs)

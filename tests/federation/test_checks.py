@@ -66,8 +66,14 @@ def without_the_second() -> dict[str, torch.Tensor]:
 RAW = {
     "cut off": (lambda answer: Answer(answer.head, answer.payload[:-5]), "bytes are not a message"),
     "no safetensors": (lambda answer: Answer(answer.head, b"pickle" * 9), "bytes are not a message"),
-    "another round": (lambda a: Answer(a.head.model_copy(update={"round": 9}), a.payload), "it answers .*, 9"),
-    "another run": (lambda a: Answer(a.head.model_copy(update={"run": "other"}), a.payload), "it answers .*'other'"),
+    "another round": (
+        lambda a: Answer(a.head.model_copy(update={"round": 9}), a.payload),
+        "it answers to train, run a-run, round 9 where",
+    ),
+    "another run": (
+        lambda a: Answer(a.head.model_copy(update={"run": "other"}), a.payload),
+        "it answers to train, run other, round 1 where",
+    ),
     "a refusal": (lambda a: Answer(AnswerHead(refused="no space left")), "it refuses: no space left"),
 }
 
@@ -102,6 +108,20 @@ def finished(there: Neighbourhood, says: str) -> dict[str, torch.Tensor]:
     assert (number, client, site, task) == ("1", "1", "site-1", "train")
     assert re.search(says, why.replace('"', "")), why
     return federation.server
+
+
+def test_a_site_that_does_not_introduce_itself_is_named_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedexperts.federation.carrier.PAUSE", 0.0)
+    there = Neighbourhood(tmp_path, TASK)
+    lies = [b"nothing", Answer(AnswerHead(refused="no data yet")).to_bytes(), Answer(AnswerHead()).to_bytes()]
+    there.meddle = lambda client, request, answer: lies.pop() if client == 1 and lies else answer
+    with caplog.at_level("INFO"):
+        there.coordinator(settings_for("fedavg", TASK, rounds=1))
+    for said in ("not say what data it has: nothing", "not say what data it has: no data yet", "cut off, or is none"):
+        assert any(line.startswith("site-1: ") and said in line for line in caplog.messages)
+    assert "site-1 has 16 samples of shape (1, 8, 8)" in caplog.messages
 
 
 def test_a_round_with_too_few_replies_is_tried_again_and_then_given_up(tmp_path: Path) -> None:

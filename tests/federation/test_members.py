@@ -1,12 +1,15 @@
 """Sites that come and go between runs."""
 
+import fcntl
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from fedexperts.errors import FederationError, FedExpertsError
-from fedexperts.federation.certificates import AUTHORITY_KEY, expires
+from fedexperts.federation.board import STATUS, Board
+from fedexperts.federation.certificates import AUTHORITY_KEY, CERTIFICATE, expires
 from fedexperts.federation.hub import SERVER, SERVICE, Hub
 from fedexperts.federation.members import admit, dismiss
 from fedexperts.federation.places import AUTHORITY, README, SiteSettings, new, read_server
@@ -97,6 +100,47 @@ def test_names_that_are_taken_or_none_are_refused(name: str, consortium: Path) -
     with pytest.raises(FedExpertsError):
         admit(consortium, name)
     assert sorted(consortium.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--sites", "a,B"), "a site's name is of small letters, digits and '-', not 'B'"),
+        (("--sites", "a,a"), "sites need names of their own"),
+        (("--sites", "a,b", "--host", "my host"), "'my host' is not the name or the address of a machine"),
+        (("--sites", "a,b", "--port", 65534), "there is no port 65536"),
+    ],
+)
+def test_a_federation_that_cannot_be_is_not_begun(
+    words: tuple[object, ...], says: str, tmp_path: Path, cli: Cli
+) -> None:
+    code, _, err = cli("federation", "new", tmp_path / "new", *words)
+    assert code == 2
+    assert says in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_new_certificate_is_good_for_the_same_addresses(consortium: Path, cli: Cli) -> None:
+    """Which Flower knows the server by."""
+    before = (consortium / SERVER / CERTIFICATE).read_bytes()
+    assert cli("federation", "renew", consortium, "--member", SERVER)[0] == 0
+    after = (consortium / SERVER / CERTIFICATE).read_bytes()
+    assert before != after
+    old, new_one = (
+        x509.load_pem_x509_certificate(raw).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        for raw in (before, after)
+    )
+    assert old == new_one
+    assert "federation.example.org" in new_one.get_values_for_type(x509.DNSName)
+
+
+def test_status_says_whether_a_server_is_there(consortium: Path, cli: Cli) -> None:
+    assert "has not been started yet" in cli("federation", "status", consortium)[1]
+    Board(consortium / SERVER / STATUS).note(seen={})
+    assert "the server is not running" in cli("federation", "status", consortium)[1]
+    with open(consortium / SERVER / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "is not running" not in cli("federation", "status", consortium)[1]
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(consortium: Path) -> None:

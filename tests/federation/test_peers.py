@@ -1,8 +1,12 @@
 """Certificates, the peers' service and our own carrier, over real sockets."""
 
+import re
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,19 +15,19 @@ from hypothesis import strategies as st
 from neighbourhood import Neighbourhood, settings_for
 from support import assert_close, make_task
 
-from fedexperts.errors import FederationError, UnreachableError
+from fedexperts.errors import BusyError, FederationError, UnreachableError
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.carrier import introductions
 from fedexperts.federation.certificates import issue, make_authority
 from fedexperts.federation.coordinator import Coordinator
-from fedexperts.federation.envelope import Shelf
+from fedexperts.federation.envelope import Answer, Request, RequestHead, Shelf, Task
 from fedexperts.federation.holding import Holding
-from fedexperts.federation.hub import SERVER, SERVICE, Hub, attend
+from fedexperts.federation.hub import SERVER, SERVICE, WAIT, Hub, attend
 from fedexperts.federation.peers import SERVICE as PEERS
-from fedexperts.federation.peers import Peers, serve_spool
+from fedexperts.federation.peers import Exchange, Peers, serve_spool
 from fedexperts.federation.site import Site
 from fedexperts.federation.spool import Spool
-from fedexperts.federation.wire import Channel
+from fedexperts.federation.wire import AT_ONCE, Channel, serve
 
 TASK = make_task("cnn5", sizes=(20, 16, 12))
 SHELF = Shelf(site="b", address="", version="000001-trained", digests={})
@@ -98,7 +102,125 @@ def test_what_is_not_there_is_not_served(town: Town) -> None:
             town.fetch("a", what)
 
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+class Clock:
+    """Time that stands still until it is told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def limited(town: Town) -> Iterator[tuple[Callable[[str], Callable[[], bytes]], Clock]]:
+    """Who asks → fetch, at a site that gives each peer three calls or 0.0015 MB a minute."""
+    clock, fetchers = Clock(), []
+    exchange = Exchange(calls_a_minute=3, megabytes_a_minute=0.0015)
+    server, port = serve_spool(town.spool, town.folder / "b", "localhost:0", ("a", "c"), exchange, clock)
+    shelf = SHELF.model_copy(update={"address": f"localhost:{port}"})
+
+    def fetching(name: str) -> Callable[[], bytes]:
+        fetchers.append(Peers(town.folder / name, ("b",), seconds=30))
+        return partial(fetchers[-1].fetch, shelf, "a-run", "experts.0")
+
+    yield fetching, clock
+    for peers in fetchers:
+        peers.close()
+    server.stop(0).wait()
+
+
+def test_a_peer_gets_so_much_a_minute_and_the_others_theirs(
+    limited: tuple[Callable[[str], Callable[[], bytes]], Clock],
+) -> None:
+    fetching, clock = limited
+    first, second = fetching("a"), fetching("c")
+    assert len(first()) + len(first()) == 2000  # more than it may, once
+    with pytest.raises(BusyError, match=r"b at .*: it has had its 0.0015 MB a minute"):
+        first()
+    assert len(second()) == 1000
+    clock.now = 30.0  # of 0.0005 MB too much half a minute gives back 0.00075
+    assert len(first()) == 1000
+    with pytest.raises(BusyError):
+        first()
+
+
+def test_a_peer_may_ask_so_often_a_minute_whatever_it_asks(
+    limited: tuple[Callable[[str], Callable[[], bytes]], Clock], town: Town
+) -> None:
+    fetching, clock = limited
+    fetch = fetching("a")
+    bad = partial(fetch.func, fetch.args[0], "a-run", "experts.1")
+    for _ in range(3):
+        with pytest.raises(FederationError, match="there is no"):
+            bad()
+    with pytest.raises(BusyError, match="it has had its 3 calls a minute"):
+        fetch()
+    clock.now = 21.0
+    assert len(fetch()) == 1000
+
+
+def test_a_long_request_is_not_taken_off_the_wire(town: Town) -> None:
+    with pytest.raises(FederationError, match="larger than max"):
+        _channel(town).call(f"/{PEERS}/Fetch", b" " * 5000, 30)
+    assert town.fetch("a") == b"x" * 1000
+
+
+def test_who_answers_nothing_is_waited_for_until_the_deadline(town: Town) -> None:
+    """Somebody takes the connection and says no word."""
+    with socket.create_server(("localhost", 0)) as silent:
+        peers = Peers(town.folder / "a", ("b",), seconds=0.5)
+        shelf = SHELF.model_copy(update={"address": f"localhost:{silent.getsockname()[1]}"})
+        with pytest.raises(UnreachableError, match="b at localhost"):
+            peers.fetch(shelf, "a-run", "experts.0")
+        peers.close()
+
+
+def test_one_member_cannot_take_everybodys_turn(town: Town) -> None:
+    """It has so many calls open and then no more; what others ask is done."""
+    held, entered = threading.Event(), threading.Semaphore(0)
+
+    def wait(name: str, request: bytes) -> bytes:
+        if name == "a":
+            entered.release()
+            held.wait()
+        return name.encode()
+
+    server, port = serve("test", {"Wait": wait}, town.folder / SERVER, "localhost:0", ("a", "c"), workers=20)
+    channels = {name: Channel(town.folder / name, f"localhost:{port}", SERVER) for name in ("a", "c")}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        calls = [pool.submit(channels["a"].call, "/test/Wait", b"", 60) for _ in range(AT_ONCE)]
+        for _ in range(AT_ONCE):
+            entered.acquire()
+        with pytest.raises(BusyError, match=f"it has {AT_ONCE} calls open already"):
+            channels["a"].call("/test/Wait", b"", 60)
+        assert channels["c"].call("/test/Wait", b"", 60) == b"c"
+        held.set()
+        assert [call.result() for call in calls] == [b"a"] * AT_ONCE
+    for channel in channels.values():
+        channel.close()
+    server.stop(0).wait()
+
+
+def test_calls_that_a_killed_site_has_left_behind_keep_nobody_waiting(town: Town) -> None:
+    """A site that is killed and started again, and again: each time a call that waits for work is left at the hub."""
+    hub = Hub(town.folder / SERVER, "localhost:0", ("a",))
+    channel = Channel(town.folder / "a", f"localhost:{hub.port}", SERVER)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(channel.call, f"/{SERVICE}/Next", b"", WAIT)
+        while "a" not in hub.seen:
+            assert not first.done()
+            time.sleep(0.01)
+        second = pool.submit(channel.call, f"/{SERVICE}/Next", b"", WAIT)
+        with pytest.raises(FederationError, match="it has asked again"):
+            first.result()
+        hub.close()
+        second.exception()
+    channel.close()
+
+
+FUZZ = settings(
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 TEXT = st.sampled_from(["../../../b/own.key", "/etc/passwd", "..", "", "experts.0/../../..", "a\0b"]) | st.text()
 
 
@@ -165,3 +287,17 @@ def test_a_federation_over_sockets_equals_one_without(
         Channel(town.folder / "a", f"localhost:{hub.port}", SERVER).call(f"/{SERVICE}/Answer", b"0" * 40, 5)
     with pytest.raises(FederationError, match="'stranger' is not on the list"):
         Channel(town.folder / "stranger", f"localhost:{hub.port}", SERVER).call(f"/{SERVICE}/Next", b"", 5)
+
+
+def test_an_answer_that_is_too_big_to_be_carried_is_a_refusal(
+    federation: tuple[Hub, list[Peers]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, _ = federation
+    ask = Request(RequestHead(task=Task.PROFILE)).to_bytes()
+    [(_, raw)] = hub.ask({0: ask}, 60)
+    assert Answer.from_bytes(raw).head.profile is not None
+    monkeypatch.setattr("fedexperts.federation.hub.SIZE_LIMIT", len(raw))
+    [(_, raw)] = hub.ask({0: ask}, 60)
+    assert re.match(
+        r"its answer would have \d+ bytes, of at most \d+ that are carried", Answer.from_bytes(raw).head.refused
+    )

@@ -95,8 +95,10 @@ class Asking:
         if answer.head.refused:
             self.refused.add(client)
             raise FederationError(f"it refuses: {answer.head.refused}")
-        expected = (task, self.run, now.number)
-        found = (answer.head.task, answer.head.run, answer.head.round)
-        if found != expected:
-            raise FederationError(f"it answers {found} where it was asked {expected}")
+        head = answer.head
+        if (head.task, head.run, head.round) != (task, self.run, now.number):
+            found = f"{head.task or 'nothing'}, run {head.run or 'none'}, round {head.round}"
+            raise FederationError(
+                f"it answers to {found} where it was asked {task}, run {self.run}, round {now.number}"
+            )
         return answer

@@ -1,6 +1,7 @@
 """What a federation engine has to do for us: carry requests to sites and answers back. No more."""
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,9 @@ from fedexperts.federation.envelope import Answer, ClientNumber, Profile, Reques
 from fedexperts.files import write_atomically
 
 log = logging.getLogger(__name__)
+
+PAUSE = 1.0
+"""Seconds between two questions to a site that has not said who it is."""
 
 
 SITES = "sites.json"
@@ -43,11 +47,20 @@ def introductions(carrier: Carrier, sites: Sequence[str], saved: Path, seconds: 
         log.info("waiting for %s", ", ".join(sites[client] for client in missing))
         for client, raw in carrier.ask(dict.fromkeys(missing, ask), seconds):
             try:
-                profile = Answer.from_bytes(raw).head.profile
+                found[client] = profile = introduced(raw)
             except FederationError as error:
                 log.warning("%s: %s", sites[client], error)
                 continue
-            if profile is not None:
-                found[client] = profile
-                write_atomically(saved, Profiles(of=found).model_dump_json())
+            log.info("%s has %d samples of shape %s", sites[client], profile.samples, profile.shape)
+            write_atomically(saved, Profiles(of=found).model_dump_json())
+        if any(client not in found for client in missing):
+            time.sleep(PAUSE)  # who answers at once, and wrongly, is not asked all the time
     return found
+
+
+def introduced(raw: bytes) -> Profile:
+    """What a site says of itself, or why it does not."""
+    head = Answer.from_bytes(raw).head
+    if head.profile is None:
+        raise FederationError(f"it does not say what data it has: {head.refused or 'nothing'}")
+    return head.profile

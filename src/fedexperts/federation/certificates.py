@@ -2,6 +2,8 @@
 
 import datetime as dt
 import os
+from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -27,14 +29,18 @@ def make_authority(folder: Path, name: str) -> None:
         _begun(subject, subject, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
     _write_key(folder / AUTHORITY_KEY, key)
     _write(folder / AUTHORITY, certificate)
 
 
-def issue(authority: Path, folder: Path, name: str, days: float = DAYS) -> None:
-    """A certificate for a member, in its folder. It is known by its name, wherever it is: addresses may change."""
+def issue(authority: Path, folder: Path, name: str, days: float = DAYS, also: Sequence[str] = ()) -> None:
+    """A certificate for a member, in its folder. It is known by its name, wherever it is: addresses may change.
+
+    `also`: addresses that it is known by to others than us, who have only those (Flower).
+    """
     if not (authority / AUTHORITY_KEY).exists():
         raise FederationError(f"{authority / AUTHORITY_KEY} is not there: put it back for as long as this takes")
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +50,8 @@ def issue(authority: Path, folder: Path, name: str, days: float = DAYS) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         _begun(_name(name), issuer.subject, key, days)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_known_by(word) for word in (name, *also)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
@@ -56,8 +63,22 @@ def issue(authority: Path, folder: Path, name: str, days: float = DAYS) -> None:
     _write(folder / AUTHORITY, issuer)
 
 
+def renew(authority: Path, folder: Path, name: str) -> None:
+    """A new certificate and key in the place of a member's old ones, for the same addresses."""
+    old = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    issue(authority, folder, name, also=[str(known.value) for known in names if known.value != name])
+
+
 def expires(folder: Path) -> dt.datetime:
     return x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes()).not_valid_after_utc
+
+
+def _known_by(word: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(word.strip("[]")))
+    except ValueError:
+        return x509.DNSName(word)
 
 
 def _name(name: str) -> x509.Name:

@@ -171,6 +171,10 @@ class Coordinator(Server):
         answers: dict[int, Answer] = {}
 
         def take(client: int, answer: Answer) -> None:
+            if strange := [f.peer for f in answer.head.fetched if f.peer not in requests[client].head.shelves]:
+                raise FederationError(f"it says that it has fetched from client {strange[0]}, whom nobody named to it")
+            if evaluating and answer.head.scores is None:
+                raise FederationError("it does not say how its model does")
             answers[client] = answer
             self._shelved(client, answer)
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from fedexperts.config import Frozen, Settings
 from fedexperts.engine import Evaluation
@@ -33,6 +33,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 RoundNumber = Annotated[int, Field(ge=0, le=10**6)]
 ClientNumber = Annotated[int, Field(ge=0, le=10**6)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
+Samples = Annotated[int, Field(ge=1, le=10**12)]
 OWN_MODEL = "own"
 """What a site calls a model whose code is its own: nobody else has to know more, and nobody else can run it."""
 
@@ -48,7 +49,7 @@ class PublicSpec(Frozen):
     model: str = Field(max_length=200)
     shape: tuple[Count, ...] = Field(max_length=4)
     classes: int = Field(ge=1, le=10**6)
-    samples: int = Field(ge=1, le=10**12)
+    samples: Samples
     clients: int = Field(ge=1, le=10**6)
     common: str | None = Field(default=None, max_length=200)
 
@@ -93,7 +94,7 @@ class Profile(Frozen):
     site: Name | Literal[""] = ""  # its name, where the carrier does not know it
     shape: tuple[Count, ...] = Field(max_length=4)
     classes: int = Field(ge=1, le=10**6)
-    samples: int = Field(ge=1, le=10**12)
+    samples: Samples
     model: str = Field(default="", max_length=200)  # that its operator chose: one of ours, or `own`; else any
     reading: Digest | Literal[""] = ""  # of what its classes, words and columns are; empty: that is to be agreed on
 
@@ -138,9 +139,15 @@ class Scores(Frozen):
     """A model on its client's validation and test data."""
 
     validation_correct: Count
-    validation_samples: Count
+    validation_samples: Samples
     test_correct: Count
-    test_samples: Count
+    test_samples: Samples
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.validation_correct > self.validation_samples or self.test_correct > self.test_samples:
+            raise ValueError("more samples are right than there are")
+        return self
 
     def of(self, client: int) -> Evaluation:
         return Evaluation(client, **self.model_dump())
@@ -156,7 +163,7 @@ class AnswerHead(Frozen):
     profile: Profile | None = None
     told: Told | None = None
     outline: Outline | None = None
-    loss: float | None = None
+    loss: FiniteFloat | None = None
     flops: Count = 0
     scores: Scores | None = None
     shelf: Shelf | None = None

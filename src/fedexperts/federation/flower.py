@@ -4,6 +4,7 @@ Flower starts a process for every message, so a site is made anew each time; all
 Flower's nodes is which site the node itself says, from its `site.toml`.
 """
 
+import logging
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +15,19 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedexperts.errors import FederationError
-from fedexperts.federation.envelope import Answer, Request, RequestHead, Task
+from fedexperts.federation.carrier import introduced
+from fedexperts.federation.envelope import Request, RequestHead, Task
 from fedexperts.federation.places import read_server
 from fedexperts.federation.runs import queue
 from fedexperts.federation.service import conduct, site_in
 from fedexperts.terminal import no_more
 
+log = logging.getLogger(__name__)
+
 client_app = ClientApp()
 server_app = ServerApp()
 _RECORD, _RAW = "envelope", "raw"
+_WHO = Request(RequestHead(task=Task.PROFILE)).to_bytes()
 
 
 def _packed(raw: bytes) -> RecordDict:
@@ -30,10 +35,10 @@ def _packed(raw: bytes) -> RecordDict:
 
 
 def _raw(content: RecordDict) -> bytes:
-    raw = content[_RECORD][_RAW]
-    if not isinstance(raw, bytes):
-        raise FederationError("a message of Flower's that holds no envelope")
-    return raw
+    """The envelope in a message of Flower's; one that holds none is an empty one, which whoever opens it refuses."""
+    record = content.get(_RECORD)
+    raw = record.get(_RAW) if isinstance(record, ConfigRecord) else None
+    return raw if isinstance(raw, bytes) else b""
 
 
 def answer(message: Message, context: Context) -> Message:
@@ -62,14 +67,20 @@ class FlowerCarrier:
         self.grid = grid
         self.sites = sites
         self._nodes: dict[str, int] = {}  # site → Flower's number for it
+        self._introduced: dict[str, bytes] = {}  # site → what it said when it was found, until somebody asks for that
 
     def ask(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes]]:
         end = time.monotonic() + seconds
         wanted = [self.sites[client] for client in requests]
         while any(name not in self._nodes for name in wanted) and time.monotonic() < end:
             self._find(max(1.0, end - time.monotonic()))
-        clients = {self._nodes[self.sites[c]]: c for c in requests if self.sites[c] in self._nodes}
-        raw = {node: requests[client] for node, client in clients.items()}
+        left = dict(requests)
+        for client, request in requests.items():
+            if request == _WHO and (said := self._introduced.pop(self.sites[client], None)) is not None:
+                del left[client]
+                yield client, said
+        clients = {self._nodes[self.sites[c]]: c for c in left if self.sites[c] in self._nodes}
+        raw = {node: left[client] for node, client in clients.items()}
         for node, answered in self._send(raw, max(1.0, end - time.monotonic())):
             yield clients[node], answered
 
@@ -78,11 +89,15 @@ class FlowerCarrier:
         unknown = [node for node in self.grid.get_node_ids() if node not in self._nodes.values()]
         if not unknown:
             time.sleep(1)
-        ask = Request(RequestHead(task=Task.PROFILE)).to_bytes()
-        for node, raw in self._send(dict.fromkeys(unknown, ask), seconds):
-            profile = Answer.from_bytes(raw).head.profile
-            if profile is not None and profile.site in self.sites:
-                self._nodes[profile.site] = node
+        for node, raw in self._send(dict.fromkeys(unknown, _WHO), seconds):
+            try:
+                site = introduced(raw).site
+            except FederationError as error:
+                log.warning("node %d: %s", node, error)
+                continue
+            if site in self.sites:
+                self._nodes[site] = node
+                self._introduced[site] = raw
 
     def _send(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes]]:
         messages = [

@@ -9,8 +9,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from fedexperts.errors import FederationError, UnreachableError
+from fedexperts.federation.envelope import Answer, AnswerHead
 from fedexperts.federation.site import Site
-from fedexperts.federation.wire import Channel, serve
+from fedexperts.federation.wire import SIZE_LIMIT, Channel, serve
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Hub:
         self.sites = sites
         self.seen: dict[str, float] = {}  # site → when it last asked or answered
         self._work: dict[str, _Work] = {}
+        self._waiting: dict[str, object] = {}  # site → its last call that waits for work
         self._changed = threading.Condition()
         self._closed = False
         calls = {"Next": self._next, "Answer": self._answer}
@@ -46,13 +48,17 @@ class Hub:
     def ask(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes]]:
         asked = {client: _Work(request) for client, request in requests.items()}
         end = time.monotonic() + seconds
+
+        def answered() -> bool:
+            return any(work.answer is not None for work in asked.values())
+
         with self._changed:
             self._work |= {self.sites[client]: work for client, work in asked.items()}
             self._changed.notify_all()
         try:
             while asked:
                 with self._changed:
-                    self._changed.wait_for(lambda: any(w.answer for w in asked.values()), end - time.monotonic())
+                    self._changed.wait_for(answered, end - time.monotonic())
                     done = {client: work.answer for client, work in asked.items() if work.answer is not None}
                 if not done:
                     return
@@ -66,9 +72,18 @@ class Hub:
                         del self._work[self.sites[client]]
 
     def _next(self, name: str, _: bytes) -> bytes:
+        this = object()
+
+        def left() -> bool:
+            return self._waiting[name] is not this
+
         with self._changed:
             self.seen[name] = time.time()
-            self._changed.wait_for(lambda: name in self._work or self._closed, WAIT)
+            self._waiting[name] = this
+            self._changed.notify_all()  # a call that it left behind, when it was killed, must not keep a thread
+            self._changed.wait_for(lambda: name in self._work or self._closed or left(), WAIT)
+            if left():
+                raise FederationError("it has asked again: this process has gone, or another one is this site too")
             work = self._work.get(name)
             return b"" if work is None else work.ticket + work.request
 
@@ -90,6 +105,15 @@ class Hub:
         self._server.stop(grace=1).wait()
 
 
+def _fitting(answer: bytes) -> bytes:
+    """An answer that the server would not take off the wire says instead that it is one."""
+    if len(answer) + _TICKET <= SIZE_LIMIT:
+        return answer
+    reason = f"its answer would have {len(answer):,} bytes, of at most {SIZE_LIMIT:,} that are carried"
+    head = Answer.from_bytes(answer).head
+    return Answer(AnswerHead(task=head.task, run=head.run, round=head.round, refused=reason)).to_bytes()
+
+
 def attend(
     site: Site, folder: Path, address: str, back_off: float = 5.0, wanted: Callable[[], bool] = lambda: True
 ) -> None:
@@ -101,7 +125,7 @@ def attend(
                 work = channel.call(f"/{SERVICE}/Next", b"", WAIT + 10)
                 pause = 0.5
                 if work:
-                    answer = site.answer(work[_TICKET:])
+                    answer = _fitting(site.answer(work[_TICKET:]))
                     channel.call(f"/{SERVICE}/Answer", work[:_TICKET] + answer, 60)
             except UnreachableError as error:
                 log.info("%s; trying again in %.1f s", error, pause)

@@ -16,6 +16,7 @@ from fedexperts.federation.places import (
     SITE_SETTINGS,
     SiteSettings,
     add,
+    check_host,
     check_names,
     read_server,
     readme,
@@ -33,7 +34,11 @@ def admit(folder: Path, name: str, host: str | None = None) -> list[str]:
     `host`: where its peers find it; without it where the server is, as for sites that were there from the beginning.
     """
     present = _between_runs(folder)
+    if name in present:
+        raise FederationError(f"{folder} has a site '{name}' already")
     check_names((*present, name))
+    if host is not None:
+        check_host(host)
     if (folder / name).exists():
         raise FederationError(f"{folder / name} is there already, of a site that was removed; move it away first")
     lists, elsewhere = _lists(folder, present, lambda names: [*names, name])

@@ -1,5 +1,6 @@
 """The folders of a federation: what `fedexperts federation new` writes, and what its members read."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -12,11 +13,14 @@ from fedexperts.federation.asking import Rules
 from fedexperts.federation.certificates import issue, make_authority
 from fedexperts.federation.envelope import Name
 from fedexperts.federation.hub import SERVER
+from fedexperts.federation.peers import Exchange
 
 AUTHORITY, RUNS, FLOWER, README = "authority", "runs", "flower", "README.md"
 _APP = "federation_app"
 SERVER_SETTINGS, SITE_SETTINGS = "server.toml", "site.toml"
 PORT = 9440
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]")
 Names = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 
@@ -48,6 +52,7 @@ class SiteSettings(Frozen):
         description="own texts and tables: whether this site tells how often it has which words, or its columns' sums; "
         "else it reads as the others agree to",
     )
+    exchange: Exchange = Exchange()
     data: dict[str, Any] = Field(default_factory=dict, description="options of `fedexperts data`, and `part`")
     compute: dict[str, str] = Field(default_factory=dict, description="device and executor, if not by themselves")
 
@@ -69,9 +74,10 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
     if folder.exists() and any(folder.iterdir()):
         raise FederationError(f"{folder} exists and is not empty; choose another folder")
     check_names(sites)
+    check_host(host, port if port < 1 else port + len(sites))
     listening = ServerSettings.check({"listen": f"0.0.0.0:{port}", "sites": sites, "rules": rules or {}})
     make_authority(folder / AUTHORITY, folder.name)
-    issue(folder / AUTHORITY, folder / SERVER, SERVER)
+    issue(folder / AUTHORITY, folder / SERVER, SERVER, also=sorted({host, "localhost", "127.0.0.1"}))
     _write(folder / SERVER / SERVER_SETTINGS, listening)
     for number, name in enumerate(sites, 1):
         add(folder, name, f"{host}:{port + number}", f"{host}:{port}", sites)
@@ -87,8 +93,17 @@ def new(folder: Path, sites: tuple[str, ...], host: str, port: int, rules: dict[
 
 
 def check_names(sites: tuple[str, ...]) -> None:
+    if odd := [name for name in sites if not NAME.fullmatch(name)]:
+        raise FederationError(f"a site's name is of small letters, digits and '-', not {odd[0]!r}")
     if len(set(sites)) < len(sites) or {SERVER, AUTHORITY, RUNS, FLOWER} & set(sites):
         raise FederationError(f"sites need names of their own, other than {SERVER}, {AUTHORITY}, {RUNS} and {FLOWER}")
+
+
+def check_host(host: str, port: int = PORT) -> None:
+    if not HOST.fullmatch(host):
+        raise FederationError(f"{host!r} is not the name or the address of a machine")
+    if not 0 < port < 65536:
+        raise FederationError(f"there is no port {port}; they go from 1 to 65535, and every site has one of its own")
 
 
 def add(folder: Path, name: str, address: str, server: str, sites: tuple[str, ...]) -> None:
@@ -112,7 +127,13 @@ def _flower(folder: Path) -> dict[str, Any]:
     components = {"serverapp": f"{_APP}:server_app", "clientapp": f"{_APP}:client_app"}
     return {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
-        "project": {"name": folder.name, "version": "1.0.0", "license": "Apache-2.0", "dependencies": []},
+        "project": {
+            "name": folder.name,
+            "version": "1.0.0",
+            "description": "A federation of fedexperts",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
         "tool": {"flwr": {"app": {"publisher": "fedexperts", "components": components, "config": config}}},
     }
 

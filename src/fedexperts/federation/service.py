@@ -1,5 +1,6 @@
 """The processes of a federation: a server that works off runs, and a site that attends."""
 
+import datetime as dt
 import fcntl
 import logging
 import time
@@ -20,6 +21,7 @@ from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules
 from fedexperts.federation.board import STATUS, Board
 from fedexperts.federation.carrier import SITES, Carrier, introductions
+from fedexperts.federation.certificates import expires
 from fedexperts.federation.coordinator import Coordinator
 from fedexperts.federation.holding import Holding, Own
 from fedexperts.federation.hub import SERVER, Hub, attend
@@ -36,6 +38,10 @@ from fedexperts.task import Task
 
 log = logging.getLogger(__name__)
 
+SOON = dt.timedelta(days=30)
+"""A certificate that ends so soon is to be renewed."""
+LOCK = "lock"
+"""Held by the process that is a member, in its folder."""
 FAILED = "failed.txt"
 """Says in a run's folder why it ended before its last round."""
 
@@ -43,6 +49,7 @@ FAILED = "failed.txt"
 def serve_runs(folder: Path) -> None:
     """Wait for runs and conduct them one after another, for ever; one that was interrupted is continued."""
     settings = read_server(folder)
+    _dated(folder / SERVER)
     with _alone(folder / SERVER):
         hub = Hub(folder / SERVER, settings.listen, settings.sites)
         board = Board(folder / SERVER / STATUS)
@@ -69,8 +76,10 @@ def _conduct(folder: Path, sites: tuple[str, ...], hub: Hub, rules: Rules, board
     def note(**known: object) -> None:
         board.note(seen=dict(hub.seen), **known)
 
+    log.info("run %s: begins, or goes on", folder.name)
     try:
         conduct(folder, sites, hub, rules, note)
+        log.info("run %s is over: %s", folder.name, folder)
     except FedExpertsError as error:
         log.warning("run %s ends: %s", folder.name, error)
         write_atomically(folder / FAILED, str(error))
@@ -163,7 +172,7 @@ def _own_folder(folder: Path, part: str | int) -> Path:
 def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site, Peers]:
     """The site that a folder is, and what it fetches from peers with."""
     settings = SiteSettings.of(folder)
-    peers = Peers(folder, settings.peers)
+    peers = Peers(folder, settings.peers, settings.exchange.seconds)
     given = given or {}
     own = settings.address, settings.compute, settings.leaves, settings.least_noise
     site = Site(folder, holding_of(settings, given), peers.fetch, *own, model=model_in(settings, given))
@@ -173,6 +182,7 @@ def site_in(folder: Path, given: Mapping[str, Any] | None = None) -> tuple[Site,
 def attend_site(folder: Path, given: Mapping[str, Any]) -> None:
     """Serve peers and do what the server asks, for ever."""
     settings = SiteSettings.of(folder)
+    _dated(folder)
     with _alone(folder), served(folder):
         site, peers = site_in(folder, given)
         log.info("%s attends the server at %s", settings.name, settings.server)
@@ -186,22 +196,47 @@ def attend_site(folder: Path, given: Mapping[str, Any]) -> None:
 def served(folder: Path) -> Iterator[None]:
     """Within it a site's spool is served to its peers."""
     settings = SiteSettings.of(folder)
-    server, _ = serve_spool(Spool(folder / SPOOL), folder, settings.listen, settings.peers)
+    server, _ = serve_spool(Spool(folder / SPOOL), folder, settings.listen, settings.peers, settings.exchange)
     try:
         yield
     finally:
         server.stop(grace=1).wait()
 
 
+def _dated(folder: Path) -> None:
+    """Say in time that a member needs a new certificate."""
+    end, now = expires(folder), dt.datetime.now(dt.UTC)
+    if end < now + SOON:
+        said = "ended" if end < now else "ends"
+        log.warning(
+            "the certificate in %s %s on %s: `fedexperts federation renew` makes a new one",
+            folder,
+            said,
+            f"{end:%Y-%m-%d}",
+        )
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Two processes must not be the same member: both would write its state."""
-    with open(folder / "lock", "w", encoding="utf-8") as file:
+    with open(folder / LOCK, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise FederationError(f"another process is {folder.name} already, in {folder}") from None
         yield
+
+
+def attended(folder: Path) -> bool:
+    """Whether a process is the member of this folder now."""
+    try:
+        with open(folder / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def follow(folder: Path, run: Path, seconds: float = 0.2) -> Iterator[Mapping[str, object]]:
