@@ -14,11 +14,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from neighbourhood import Neighbourhood, settings_for
+from own import NAMES, folder_of_tables
 from support import make_task
 
+from fedexperts.client import Client
+from fedexperts.config import Settings
 from fedexperts.errors import FederationError, MethodError
 from fedexperts.federation.envelope import Answer, Envelope, Request, Task
+from fedexperts.federation.holding import Own
 from fedexperts.methods import Message
+from fedexperts.task import Task as RunTask
 
 Spoil = Callable[[bytes], bytes]
 TASK = make_task("cnn5", sizes=(20, 16, 12))
@@ -36,12 +41,24 @@ def heard() -> dict[tuple[type[Envelope], Task], bytes]:
 
     def note(client: int, request: bytes, answer: bytes) -> bytes:
         for kind, raw in ((Request, request), (Answer, answer)):
-            found[kind, Request.from_bytes(request).head.task] = raw
+            found.setdefault((kind, Request.from_bytes(request).head.task), raw)
         return answer
 
-    there = Neighbourhood(Path(mkdtemp()), TASK)
-    there.meddle = note
-    there.coordinator(settings_for("fedmoe-da", TASK, rounds=1, options={"experts": (2,)})).run()
+    def listen(name: str, settings: Settings, task: RunTask | list[Own] = TASK, model: str | None = None) -> None:
+        there = Neighbourhood(place / name, task, models=[model] * 3 if model else None)
+        there.meddle = note
+        there.coordinator(there.begun(settings)).run()
+
+    place = Path(mkdtemp())
+    listen("peers", settings_for("fedmoe-da", TASK, rounds=1, options={"experts": (2,)}))
+    listen("own-models", settings_for("fedavg", TASK, rounds=1), model="nets:plain")
+    folder_of_tables(place / "clients")
+    tables = RunTask.of(data=f"{place / 'clients'}/")
+    own = [Own(Client.read(place / "clients" / name), tables.settings) for name in NAMES]
+    listen("own-tables", settings_for("fedavg", tables, rounds=1), own)
+    first = {"rounds": 1, "batch_size": 16, "lr": 0.05}
+    listen("going-on", settings_for("pm-moe", TASK, rounds=1, options={"base": "fedper", "pretraining": first}))
+    assert {task for _, task in found} == set(Task), "something that is asked was not heard"
     return found
 
 
