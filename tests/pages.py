@@ -21,6 +21,7 @@ PAGES = sorted(
 )
 OTHER_PROGRAMS = {
     "source": "environments are made by make",
+    "cd": "goes to another folder",
     "export": "sets variables of the shell",
     "rm": "removes what make made",
     "flwr": "Flower, which has an environment of its own",
@@ -95,6 +96,8 @@ def check(words: list[str], folder: Path) -> None:
     program, rest = words[0], [word for word in words[1:] if word != "…"]
     if program == "fedexperts":
         _check_ours(rest)
+    elif program == "torchrun":
+        check(rest[rest.index("-m") + 1 :], folder)
     elif program == "make":
         assert re.search(rf"^{rest[0]}:", _text("Makefile"), re.MULTILINE), f"make has no target {rest[0]}"
     elif program == "pip":
@@ -124,7 +127,8 @@ def _check_ours(words: list[str]) -> None:
     given = command.make_context(name, list(words))
     several = given.params.get("methods", [])
     methods, own = split_words([*several, *given.args], registry())
-    methods += [given.params[word] for word in ("method", "name") if given.params.get(word)]
+    said = ("name",) if name == "methods" else ("method",)
+    methods += [given.params[word] for word in said if given.params.get(word)]
     kinds = [method_class(method) for method in methods if not has_placeholder([method])]
     if not has_placeholder(methods):
         known = {option for kind in kinds for option in kind.Options.model_fields} | set(Settings.model_fields)

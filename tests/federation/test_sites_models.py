@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from neighbourhood import Neighbourhood, settings_for
-from nets import FEATURES
+from site_nets import FEATURES
 from support import assert_close, make_simulation, make_task, states
 
 from fedexperts.errors import FederationError, FedExpertsError
@@ -17,7 +17,7 @@ from fedexperts.methods import Message, registry
 from fedexperts.models import Outline
 
 SIZES = (32, 29, 12)
-DIFFERENT, ALIKE = ("nets:small", "nets:plain", "cnn5"), ("nets:small",) * 3
+DIFFERENT, ALIKE = ("site_nets:small", "site_nets:plain", "cnn5"), ("site_nets:small",) * 3
 PRIVATE = ("fedmoe", "fedproto")
 SHARED = ("fedper", "fedavg", "fedmoe-da")
 OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and name not in (*PRIVATE, *SHARED)]
@@ -80,7 +80,7 @@ def test_of_a_model_no_more_is_told_than_a_method_shares_of_it(name: str, told: 
         assert (outline.features, outline.bias) == (FEATURES, True)
         assert [layout.name for layout in outline.extractor or ()][:2] == ["net.0.weight", "net.0.bias"] * told
         assert (outline.stem is not None) == (name == "fedmoe-da")  # where it is cut in two
-    assert not any(b"nets" in answer.to_bytes() for answer in asked(Task.PROFILE, tmp_path, name, ALIKE).values())
+    assert not any(b"site_nets" in answer.to_bytes() for answer in asked(Task.PROFILE, tmp_path, name, ALIKE).values())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_operator_sees_what_would_leave(
     method: str, told: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
 ) -> None:
     new(tmp_path / "town", ("a", "b"), "localhost", 9440)
-    data = ("--data", "digits", "--clients", 2, "--part", 0, "--model", "nets:small")
+    data = ("--data", "digits", "--clients", 2, "--part", 0, "--model", "site_nets:small")
     code, out, _ = cli("site", tmp_path / "town" / "a", *data, "--show-outgoing", "--method", method)
     assert code == 0
     assert ("extractor.net.0.weight" in out) == (method == "fedper")
@@ -101,7 +101,7 @@ def test_the_first_site_draws_the_beginning_if_the_model_is_its_own(tmp_path: Pa
     own = asked(Task.START, tmp_path / "own", "fedper", ALIKE)
     assert list(own) == [0]
     assert Message.from_bytes(own[0].payload).tensors.keys() >= {"extractor.net.0.weight"}
-    assert asked(Task.START, tmp_path / "ours", "fedmoe", ("cnn5", "nets:small", "nets:plain")) == {}
+    assert asked(Task.START, tmp_path / "ours", "fedmoe", ("cnn5", "site_nets:small", "site_nets:plain")) == {}
 
 
 def test_sites_whose_models_do_not_go_together_are_named(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_sites_whose_models_do_not_go_together_are_named(tmp_path: Path) -> None
 
 
 def test_a_model_that_does_not_take_the_samples_ends_the_run_before_it_begins(tmp_path: Path) -> None:
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=("nets:small", "nets:other", "cnn5"))
+    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=("site_nets:small", "site_nets:other", "cnn5"))
     with pytest.raises(FederationError, match=r"site-1: it refuses: .*ends in 3 outputs, the data have 4 classes"):
         there.coordinator(settings_for("fedmoe", make_task("cnn5", SIZES)))
 
@@ -119,7 +119,7 @@ def test_a_model_that_does_not_take_the_samples_ends_the_run_before_it_begins(tm
 def test_a_run_cannot_name_code(tmp_path: Path) -> None:
     there = Neighbourhood(tmp_path, make_task("cnn5", SIZES))
     with pytest.raises(FederationError, match="a run cannot name code for its sites; a site's operator does"):
-        there.coordinator(settings_for("fedmoe", make_task("nets:small", SIZES)))
+        there.coordinator(settings_for("fedmoe", make_task("site_nets:small", SIZES)))
 
 
 WAYS = {
@@ -132,7 +132,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("own", [None, "nets:small"])
+@pytest.mark.parametrize("own", [None, "site_nets:small"])
 def test_whatever_way_a_server_names_code_no_site_imports_it(
     way: str, own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from fedexperts.measure import HISTORY, LABELS
 from fedexperts.measure.history import read_history
 
 pytestmark = pytest.mark.federation
-MODELS = {"north": "nets:reader", "south": "fasttext-wide", "west": "nets:reader"}
+MODELS = {"north": "site_nets:reader", "south": "fasttext-wide", "west": "site_nets:reader"}
 TEXTS = {"rounds": 3, "batch_size": 16, "vocabulary": 9, "text_length": 4}
 
 
@@ -38,7 +38,7 @@ class Different(Consortium):
 def test_sites_with_their_own_texts_and_models_one_of_which_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = Path(__file__).parent  # where `nets` is
+    here = Path(__file__).parent  # where `site_nets` is
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]))
     clients = folder_of_texts(tmp_path / "clients")
     town = Different(tmp_path / "town", clients, deadline=100, minimum=3)
