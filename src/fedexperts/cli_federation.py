@@ -296,11 +296,15 @@ def renew(
     """
     with _extra():
         from fedexperts.federation import certificates
-        from fedexperts.federation.places import AUTHORITY
-    if not (folder / member / "own.crt").exists():
-        raise FederationError(f"{folder} has no member '{member}'")
-    certificates.renew(folder / AUTHORITY, folder / member, member)
-    console.print(f"{folder / member}: good until {certificates.expires(folder / member):%Y-%m-%d}", highlight=False)
+        from fedexperts.federation.hub import SERVER
+        from fedexperts.federation.places import AUTHORITY, read_server
+    if member not in (members := (SERVER, *read_server(folder).sites)):
+        raise FederationError(f"{folder} has no member '{member}', but {', '.join(members)}")
+    own = folder / member
+    certificates.renew(folder / AUTHORITY, own, member)
+    files = ", ".join((certificates.CERTIFICATE, certificates.KEY, certificates.AUTHORITY))
+    console.print(f"{own}: good until {certificates.expires(own):%Y-%m-%d}", highlight=False)
+    console.print(f"{member} needs {files} in its folder, and to be started again", highlight=False)
 
 
 def _service() -> None:

@@ -134,6 +134,19 @@ def test_a_new_certificate_is_good_for_the_same_addresses(consortium: Path, cli:
     assert "federation.example.org" in new_one.get_values_for_type(x509.DNSName)
 
 
+def test_a_member_whose_folder_is_at_home_gets_a_new_certificate_too(
+    consortium: Path, tmp_path: Path, cli: Cli
+) -> None:
+    (consortium / "b").rename(tmp_path / "b")
+    code, out, _ = cli("federation", "renew", consortium, "--member", "b")
+    assert code == 0
+    assert "b needs own.crt, own.key, authority.crt in its folder" in out
+    assert expires(consortium / "b") >= expires(tmp_path / "b")
+    code, _, err = cli("federation", "renew", consortium, "--member", "../b")
+    assert code == 2
+    assert "has no member '../b', but server, a, b, c" in err
+
+
 def test_status_says_whether_a_server_is_there(consortium: Path, cli: Cli) -> None:
     assert "has not been started yet" in cli("federation", "status", consortium)[1]
     Board(consortium / SERVER / STATUS).note(seen={})

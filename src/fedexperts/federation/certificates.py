@@ -64,10 +64,13 @@ def issue(authority: Path, folder: Path, name: str, days: float = DAYS, also: Se
 
 
 def renew(authority: Path, folder: Path, name: str) -> None:
-    """A new certificate and key in the place of a member's old ones, for the same addresses."""
-    old = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
-    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    issue(authority, folder, name, also=[str(known.value) for known in names if known.value != name])
+    """A new certificate and key for a member; for the addresses of the old one, if that is here."""
+    also: list[str] = []
+    if (folder / CERTIFICATE).exists():
+        old = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        also = [str(known.value) for known in names if known.value != name]
+    issue(authority, folder, name, also=also)
 
 
 def expires(folder: Path) -> dt.datetime:
