@@ -30,6 +30,12 @@ OTHER_PROGRAMS = {
     "ssh": "not ours",
 }
 """Programs in the documentation that are neither run nor checked, and why."""
+ONLY_CHECKED = {
+    "make": "makes an environment",
+    "pip": "the environment is there",
+    "torchrun": "several processes: tests/engine",
+}
+"""Programs that are not run, and why; what they are given must exist."""
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|…")
 """What somebody has to put something of their own for."""
 
@@ -101,6 +107,10 @@ def check(words: list[str], folder: Path) -> None:
         extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
         for extra in re.findall(r"fedexperts\[(\w+)\]", " ".join(rest)):
             assert extra in extras, f"there is no extra '{extra}'"
+    elif "-m" in rest:  # python or torchrun
+        module = rest.index("-m") + 1
+        assert rest[module] == "fedexperts", words
+        _check_ours(rest[module + 1 :])
     elif program == "python":
         assert (ROOT / rest[0]).exists() or (folder / rest[0]).exists(), f"there is no file {rest[0]}"
     else:
