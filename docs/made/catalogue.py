@@ -80,7 +80,8 @@ def _costs(dry: Dry) -> str:
 
 def _default(said: str) -> tuple[str, str]:
     what, _, default = said.partition("  [default: ")
-    return cell(what), f"`{default.removesuffix(']')}`" if default else "–"
+    shown = default.removesuffix("]")
+    return cell(what), f"`{shown}`" if shown not in ("", "{}") else "–"
 
 
 def _uses(recipe: str, method: str) -> bool:
