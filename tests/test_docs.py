@@ -98,6 +98,14 @@ def quickly(words: list[str]) -> list[str]:
     return [*words, *few, "--rounds", "2"]  # what is said last counts
 
 
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_links_lead_somewhere_in_the_repository_too(page: str) -> None:
+    """As GitHub shows the pages; the site's own are checked where it is built."""
+    path = pages.ROOT / page
+    links = re.findall(r"\]\((?!\w+:|#)([^)\s#]+)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
 def test_what_is_not_run_is_there() -> None:
     blocks = [block for page in pages.PAGES for block in pages.blocks(page) if block.kind in ("sh", "console")]
     everything = [" ".join(words) for block in blocks for words in pages.commands(block)]

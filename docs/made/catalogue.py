@@ -80,8 +80,7 @@ def _costs(dry: Dry) -> str:
 
 def _default(said: str) -> tuple[str, str]:
     what, _, default = said.partition("  [default: ")
-    shown = default.removesuffix("]")
-    return cell(what), f"`{shown}`" if shown not in ("", "{}") else "–"
+    return cell(what), f"`{default.removesuffix(']')}`" if default else "–"
 
 
 def _uses(recipe: str, method: str) -> bool:
