@@ -134,7 +134,7 @@ def _check_ours(words: list[str]) -> None:
     given = command.make_context(name, list(words))
     several = given.params.get("methods", [])
     methods, own = split_words([*several, *given.args], registry())
-    methods += [given.params[word] for word in ("method", "name") if given.params.get(word)]
+    methods += filter(None, [given.params.get("name" if name == "methods" else "method")])
     kinds = [method_class(method) for method in methods if not has_placeholder([method])]
     if not has_placeholder(methods):
         known = {option for kind in kinds for option in kind.Options.model_fields} | set(Settings.model_fields)
