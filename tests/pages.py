@@ -31,6 +31,12 @@ OTHER_PROGRAMS = {
     "ssh": "not ours",
 }
 """Programs in the documentation that are neither run nor checked, and why."""
+ONLY_CHECKED = {
+    "make": "makes an environment",
+    "pip": "the environment is there",
+    "torchrun": "several processes: tests/engine",
+}
+"""Programs that are not run, and why; what they are given must exist."""
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|…")
 """What somebody has to put something of their own for."""
 
@@ -96,14 +102,16 @@ def check(words: list[str], folder: Path) -> None:
     program, rest = words[0], [word for word in words[1:] if word != "…"]
     if program == "fedexperts":
         _check_ours(rest)
-    elif program == "torchrun":
-        check(rest[rest.index("-m") + 1 :], folder)
     elif program == "make":
         assert re.search(rf"^{rest[0]}:", _text("Makefile"), re.MULTILINE), f"make has no target {rest[0]}"
     elif program == "pip":
         extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
         for extra in re.findall(r"fedexperts\[(\w+)\]", " ".join(rest)):
             assert extra in extras, f"there is no extra '{extra}'"
+    elif "-m" in rest:  # python or torchrun
+        module = rest.index("-m") + 1
+        assert rest[module] == "fedexperts", words
+        _check_ours(rest[module + 1 :])
     elif program == "python":
         assert (ROOT / rest[0]).exists() or (folder / rest[0]).exists(), f"there is no file {rest[0]}"
     else:
@@ -127,8 +135,7 @@ def _check_ours(words: list[str]) -> None:
     given = command.make_context(name, list(words))
     several = given.params.get("methods", [])
     methods, own = split_words([*several, *given.args], registry())
-    said = ("name",) if name == "methods" else ("method",)
-    methods += [given.params[word] for word in said if given.params.get(word)]
+    methods += filter(None, [given.params.get("name" if name == "methods" else "method")])
     kinds = [method_class(method) for method in methods if not has_placeholder([method])]
     if not has_placeholder(methods):
         known = {option for kind in kinds for option in kind.Options.model_fields} | set(Settings.model_fields)

@@ -30,8 +30,6 @@ NOT_RUN = {
     "fedexperts watch": "serves until it is stopped: tests/browser",
     "fedexperts federation demo": "processes: tests/federation",
     "fedexperts report demo --figures": "draws with a browser: tests/browser",
-    "make": "makes an environment",
-    "pip": "the environment is there",
     "python examples/what_modules_tell.py": "needs a run on CIFAR-10",
 }
 """Pages, and beginnings of commands, that are only checked, and why. So are commands with a placeholder, like DIR."""
@@ -81,7 +79,7 @@ def follow(page: str, block: pages.Block, names: dict[str, object], cli: Cli) ->
 def do(page: str, words: list[str], cli: Cli) -> None:
     line = " ".join(words)
     pages.check(words, Path.cwd())
-    if words[0] in pages.OTHER_PROGRAMS or pages.has_placeholder(words):
+    if words[0] in {*pages.OTHER_PROGRAMS, *pages.ONLY_CHECKED} or pages.has_placeholder(words):
         return
     if page in NOT_RUN or any(line.startswith(beginning) for beginning in NOT_RUN):
         return
@@ -98,6 +96,14 @@ def quickly(words: list[str]) -> list[str]:
         return words
     few = [] if {"--data", "--config"} & set(words) else ["--samples", "240"]
     return [*words, *few, "--rounds", "2"]  # what is said last counts
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_links_lead_somewhere_in_the_repository_too(page: str) -> None:
+    """As GitHub shows the pages; the site's own are checked where it is built."""
+    path = pages.ROOT / page
+    links = re.findall(r"\]\((?!\w+:|#)([^)\s#]+)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
 
 
 def test_what_is_not_run_is_there() -> None:
@@ -119,6 +125,7 @@ def test_what_is_not_run_is_there() -> None:
         ("make tea", "no target tea"),
         ("pip install fedexperts[tea]", "no extra 'tea'"),
         ("python tea.py", "no file tea.py"),
+        ("torchrun --nproc-per-node=2 -m fedexperts run tea", "unknown method 'tea'"),
         ("tea", "run it, or say"),
     ],
 )

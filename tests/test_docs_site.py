@@ -83,4 +83,7 @@ def test_a_method_s_section_says_what_it_costs_and_where_it_was_measured(site: P
     section = re.search(r'<h2 id="fedmoe">.*?<h2 ', text, re.DOTALL)[0]
     for said in ("global_expert", "--gate-width", "times FedAvg's FLOPs", "results/fedmoe.html#", "recipes.html#"):
         assert said in section, said
+    rows = re.findall(r"<td><code>\w+</code></td>\s*<td>private</td>((?:\s*<td[^>]*>[^<]*</td>)+)", text)
+    assert len(rows) > 40
+    assert all(set(re.findall(r">([^<\n]+)<", row)) == {"–"} for row in rows), "a private part in a message?"
     assert "nothing travels" in re.search(r'<h2 id="standalone">.*', text, re.DOTALL)[0]

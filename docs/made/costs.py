@@ -7,7 +7,7 @@ from typing import Any
 from markup import size
 
 import fedexperts
-from fedexperts.engine import Observer
+from fedexperts.engine import Observer, Simulation
 from fedexperts.methods import Channel, Message, part_of, registry
 
 CLIENTS, ROUNDS, TYPICAL = 6, 4, 3
@@ -36,6 +36,9 @@ class Seen(Observer):
     """Bytes of the tensors that travelled, by (part, channel, round), per client."""
 
     bytes: dict[tuple[str, Channel, int], float] = field(default_factory=lambda: defaultdict(float))
+
+    def started(self, simulation: Simulation) -> None:
+        self.bytes.clear()  # of the run that comes before PM-MoE's
 
     def message(self, round_number: int, channel: Channel, client: int, message: Message) -> None:
         for name, tensor in message.tensors.items():

@@ -66,7 +66,7 @@ def _options(kind: type[Frozen]) -> dict[str, str]:
     found = {}
     for name, field in kind.model_fields.items():
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        shown = "" if default is None else f"  [default: {default}]"
+        shown = "" if default in (None, "", {}) else f"  [default: {default}]"
         found[name.rstrip("_").replace("_", "-")] = f"{field.description}{shown}"
     return found
 
