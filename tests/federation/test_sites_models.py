@@ -210,3 +210,19 @@ def test_a_run_with_models_of_the_sites_own_goes_on_where_it_was(tmp_path: Path)
     federation.run()
     assert_close(federation.server, whole.server)
     assert tasks == {Task.OPEN, Task.TRAIN, Task.CLOSE}
+
+
+def test_an_outline_that_is_no_models_ends_the_run_and_not_the_server(tmp_path: Path) -> None:
+    """A stem with more tensors than there are, of a shape that nothing has: what a site says is not believed."""
+    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=ALIKE)
+
+    def meddle(client: int, request: bytes, answer: bytes) -> bytes:
+        given = Answer.from_bytes(answer)
+        if given.head.outline is None or client != 1:
+            return answer
+        outline = Outline.check({**given.head.outline.model_dump(), "stem": {"tensors": 3, "shape": [7] * 4}})
+        return Answer(given.head.model_copy(update={"outline": outline})).to_bytes()
+
+    there.meddle = meddle
+    with pytest.raises(FedExpertsError, match="fedmoe-da"):
+        there.coordinator(settings_for("fedmoe-da", make_task("cnn5", SIZES)))

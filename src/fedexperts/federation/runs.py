@@ -47,7 +47,7 @@ def _complete(folder: Path, method: str, values: Mapping[str, Any]) -> tuple[dic
             raise FederationError(f"{folder} has no run '{named}' to go on from; its runs are: {known}")
         given[option] = str(first.absolute())
     elif not values.keys() & {"data", "model"}:
-        given["model"] = ANY_MODEL  # it is for whatever data the sites have
+        given |= {"data": "own", "partition": "own", "model": ANY_MODEL}  # it is for whatever the sites have
     return given, option
 
 
