@@ -66,8 +66,7 @@ class Meeting:
         if (
             self.method.begins() is not None
         ):  # where that run lies is the server's affair; each site has its own part of it
-            folders = self.settings.begins_with
-            settings["options"] = {name: v for name, v in settings["options"].items() if name not in folders}
+            settings["options"] = self.method.in_use()
         return Plan(run=self.run, settings=settings, client=PublicSpec.of(client.public))
 
     def reading(self, profiles: Mapping[int, Profile], seconds: float) -> Reading | None:

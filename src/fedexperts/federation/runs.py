@@ -30,7 +30,9 @@ def queue(folder: Path, method: str, values: Mapping[str, Any], name: str | None
     if goes_on and (beginning := method_class(method)(None, settings.options).begins()) and beginning.folder is None:
         first = run.with_name(_name(f"{run.name}-first"))
         _hand_in(first, first_phase(settings, beginning))
-        settings = Settings.check({**settings.model_dump(), "options": settings.options | {goes_on: str(first)}})
+        settings = Settings.check(
+            {**settings.model_dump(), "options": settings.options | {goes_on: str(first.absolute())}}
+        )
     _hand_in(run, settings)
     return run
 
