@@ -166,8 +166,9 @@ def worked_off(folder: Path, there: Neighbourhood) -> list[str]:
     return done
 
 
-def test_both_phases_in_one_command(town: tuple[Path, Neighbourhood]) -> None:
-    folder, there = town
+def test_both_phases_in_one_command(town: tuple[Path, Neighbourhood], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(town[0].parent)
+    folder, there = Path("town"), town[1]
     values = DATA | SHORT | GATE | {"base": "fedper", "gate_epochs": 2}
     run = queue(folder, "pm-moe", values, "mixed")
     assert queue(folder, "pm-moe", values, "mixed") == run  # shows its progress again

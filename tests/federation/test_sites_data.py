@@ -10,13 +10,16 @@ from neighbourhood import Neighbourhood, settings_for
 from own import NAMES, folder_of_arrays, folder_of_pictures, folder_of_tables, folder_of_texts
 from support import assert_close, make_simulation, states
 
-from fedexperts import Client
+from fedexperts import Client, api
 from fedexperts.errors import FederationError, FedExpertsError
+from fedexperts.federation.asking import Rules
 from fedexperts.federation.envelope import Answer, Request, RequestHead
 from fedexperts.federation.envelope import Task as Ask
 from fedexperts.federation.holding import Own
 from fedexperts.federation.places import new
 from fedexperts.federation.reading import MOST_LETTERS, Reading, Told, frequent
+from fedexperts.federation.runs import queue
+from fedexperts.federation.service import conduct
 from fedexperts.measure import History
 from fedexperts.task import Task
 
@@ -241,6 +244,19 @@ def test_sums_of_other_rows_than_a_site_has_are_refused(tmp_path: Path) -> None:
     there.meddle = meddle
     with pytest.raises(FederationError, match="site-1: sums of 1000000 rows, where it has 27"):
         there.coordinator(settings_for("fedavg", all_of(place)))
+
+
+def test_a_run_that_names_no_data_is_for_what_the_sites_have(tmp_path: Path) -> None:
+    place = texts(tmp_path / "clients")
+    there = Neighbourhood(tmp_path, sites_of(place))
+    new(tmp_path / "town", tuple(there.names), "localhost", 9440)
+    values = {"rounds": 2, "batch_size": 16, **TEXT}
+    run = queue(tmp_path / "town", "fedavg", values, "a-run")
+    record = conduct(run, tuple(there.names), there, Rules(), lambda **known: None)
+    assert (record.settings.data, record.settings.model) == ("own", ("auto",))
+    assert record.class_names == ("cat", "dog", "owl")
+    simulated = api.run("fedavg", data=f"{place}/", device="cpu", executor="loop", **values)
+    assert record.rows == simulated.history
 
 
 def test_of_too_many_words_the_most_frequent_are_told() -> None:

@@ -10,7 +10,7 @@ from site_nets import FEATURES
 from support import assert_close, make_simulation, make_task, states
 
 from fedexperts.errors import FederationError, FedExpertsError
-from fedexperts.federation.envelope import Answer, Request, RequestHead, Task
+from fedexperts.federation.envelope import Answer, AnswerHead, Request, RequestHead, Task
 from fedexperts.federation.places import new
 from fedexperts.measure import History
 from fedexperts.methods import Message, registry
@@ -123,6 +123,7 @@ def test_a_run_cannot_name_code(tmp_path: Path) -> None:
 
 
 WAYS = {
+    "another client's model": lambda plan: {},
     "the model": lambda plan: {"client": plan.client.model_copy(update={"model": "trap:spring"})},
     "the common model": lambda plan: {"client": plan.client.model_copy(update={"common": "trap:spring"})},
     "the method's options": lambda plan: {"settings": plan.settings | {"options": {"shared_model": "trap:spring"}}},
@@ -144,14 +145,30 @@ def test_whatever_way_a_server_names_code_no_site_imports_it(
     def names_code(client: int, request: bytes, answer: bytes) -> bytes:
         if (plan := Request.from_bytes(request).head.plan) is not None:
             for task in (Task.MODEL, Task.START, Task.OPEN, Task.TRAIN):
-                head = RequestHead(task=task, round=2, plan=plan.model_copy(update=WAYS[way](plan)))
+                changed = plan.model_copy(update=WAYS[way](plan))
+                first = (plan.client.model_copy(update={"id": 5, "model": "trap:spring"}),) if changed == plan else ()
+                if first and task is not Task.START:
+                    continue  # nothing else looks at them
+                head = RequestHead(task=task, round=2, plan=changed, first=first)
                 refusals.append(Answer.from_bytes(there.sites[client].answer(Request(head).to_bytes())).head.refused)
         return answer
 
     there.meddle = names_code
     there.coordinator(settings_for("fedmoe", make_task("cnn5", SIZES), rounds=1)).run()
-    assert len(refusals) > 12
+    assert len(refusals) > 6
     assert all("a server may not name code for a site to run" in reason for reason in refusals)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_nor_does_a_server_import_what_a_site_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "snare.py").write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\n")
+    answer = Answer(AnswerHead(profile=Neighbourhood(tmp_path, make_task("cnn5", SIZES)).sites[0].profile)).to_bytes()
+    assert Answer.from_bytes(answer).head.profile.model == ""
+    named = answer.replace(b'"profile":{', b'"profile":{"model":"snare:spring",')
+    length = len(named) - 4
+    with pytest.raises(FederationError, match=r"profile\.model String should match pattern"):
+        Answer.from_bytes(length.to_bytes(4, "big") + named[4:])
     assert not (tmp_path / "sprung").exists()
 
 
@@ -210,3 +227,19 @@ def test_a_run_with_models_of_the_sites_own_goes_on_where_it_was(tmp_path: Path)
     federation.run()
     assert_close(federation.server, whole.server)
     assert tasks == {Task.OPEN, Task.TRAIN, Task.CLOSE}
+
+
+def test_an_outline_that_is_no_models_ends_the_run_and_not_the_server(tmp_path: Path) -> None:
+    """A stem with more tensors than there are, of a shape that nothing has: what a site says is not believed."""
+    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=ALIKE)
+
+    def meddle(client: int, request: bytes, answer: bytes) -> bytes:
+        given = Answer.from_bytes(answer)
+        if given.head.outline is None or client != 1:
+            return answer
+        outline = Outline.check({**given.head.outline.model_dump(), "stem": {"tensors": 3, "shape": [7] * 4}})
+        return Answer(given.head.model_copy(update={"outline": outline})).to_bytes()
+
+    there.meddle = meddle
+    with pytest.raises(FedExpertsError, match="fedmoe-da"):
+        there.coordinator(settings_for("fedmoe-da", make_task("cnn5", SIZES)))

@@ -95,7 +95,7 @@ class Profile(Frozen):
     shape: tuple[Count, ...] = Field(max_length=4)
     classes: int = Field(ge=1, le=10**6)
     samples: Samples
-    model: str = Field(default="", max_length=200)  # that its operator chose: one of ours, or `own`; else any
+    model: str = Field(default="", pattern=r"^[a-z0-9/-]{0,100}$")  # its operator's choice: one of ours, `own`, or any
     reading: Digest | Literal[""] = ""  # of what its classes, words and columns are; empty: that is to be agreed on
 
 

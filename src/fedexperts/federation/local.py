@@ -56,7 +56,7 @@ class Local(Usable):
         `model`: the one that the site's operator chose, if there is one. `start`: what the server begins with; without
         it that is drawn here, from the models that clients have (`first` of each; by itself the site's own alone).
         """
-        refuse_code(plan)
+        refuse_code(plan, first)
         here = {"store": "memory", "group_size": None, "data_dir": None, "compile": False, **own}
         settings = Settings.check(plan.checked.model_dump() | here)
         method = method_class(settings.method)(settings.part(TrainSettings), settings.options)

@@ -66,8 +66,7 @@ class Meeting:
         if (
             self.method.begins() is not None
         ):  # where that run lies is the server's affair; each site has its own part of it
-            folders = self.settings.begins_with
-            settings["options"] = {name: v for name, v in settings["options"].items() if name not in folders}
+            settings["options"] = self.method.in_use()
         return Plan(run=self.run, settings=settings, client=PublicSpec.of(client.public))
 
     def reading(self, profiles: Mapping[int, Profile], seconds: float) -> Reading | None:
@@ -127,7 +126,15 @@ class Meeting:
         outlines = self._outlines([spec for spec in specs if spec.model == OWN_MODEL], seconds)
         own = {client: OwnModel(OWN_MODEL, outline) for client, outline in outlines.items()}
         specs = [replace(spec, model=own.get(spec.id, spec.model)) for spec in specs]
-        fitted, note = fitting(self.method, specs, common or models[-1])
+        try:
+            fitted, note = fitting(self.method, specs, common or models[-1])
+        except (RuntimeError, ValueError, LookupError, TypeError) as error:
+            if not own:
+                raise
+            raise FederationError(
+                f"{self.method.name} cannot be laid out with what {', '.join(self.sites[k] for k in own)} say of their "
+                f"models ({type(error).__name__}: {error})"
+            ) from error
         if note and (chosen := [f"{self.sites[k]} {p.model}" for k, p in sorted(profiles.items()) if p.model]):
             raise FederationError(
                 f"{self.method.name} needs one model for all clients, and these sites run what their operators chose: "

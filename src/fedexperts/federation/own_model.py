@@ -1,6 +1,6 @@
 """A site's own model: its code is the operator's alone, and others know what of it a method shares."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from fedexperts.client import check
 from fedexperts.engine.member import model_of
 from fedexperts.errors import FederationError, ModelError
-from fedexperts.federation.envelope import OWN_MODEL, Plan
+from fedexperts.federation.envelope import OWN_MODEL, Plan, PublicSpec
 from fedexperts.methods import Method, Owner, part_of
 from fedexperts.models import (
     Extractor,
@@ -34,10 +34,10 @@ def said(model: ModelRef | None) -> str:
     return model if isinstance(model, str) and not is_place(model) else OWN_MODEL
 
 
-def refuse_code(plan: Plan) -> None:
+def refuse_code(plan: Plan, first: Sequence[PublicSpec]) -> None:
     """Nothing in a plan may be the place of some code: a site imports what its operator names, and no more."""
-    planned = {name: plan.settings.get(name) for name in ("model", "common_model", "options")}
-    for name in _words([planned, plan.client.model, plan.client.common]):
+    planned = [plan.settings.get(name) for name in ("model", "common_model", "options")]
+    for name in _words([*planned, *([client.model, client.common] for client in (plan.client, *first))]):
         if is_place(name):
             raise FederationError(f"'{name[:100]}' in the plan: a server may not name code for a site to run")
 

@@ -30,7 +30,9 @@ def queue(folder: Path, method: str, values: Mapping[str, Any], name: str | None
     if goes_on and (beginning := method_class(method)(None, settings.options).begins()) and beginning.folder is None:
         first = run.with_name(_name(f"{run.name}-first"))
         _hand_in(first, first_phase(settings, beginning))
-        settings = Settings.check({**settings.model_dump(), "options": settings.options | {goes_on: str(first)}})
+        settings = Settings.check(
+            {**settings.model_dump(), "options": settings.options | {goes_on: str(first.absolute())}}
+        )
     _hand_in(run, settings)
     return run
 
@@ -47,7 +49,7 @@ def _complete(folder: Path, method: str, values: Mapping[str, Any]) -> tuple[dic
             raise FederationError(f"{folder} has no run '{named}' to go on from; its runs are: {known}")
         given[option] = str(first.absolute())
     elif not values.keys() & {"data", "model"}:
-        given["model"] = ANY_MODEL  # it is for whatever data the sites have
+        given |= {"data": "own", "partition": "own", "model": ANY_MODEL}  # it is for whatever the sites have
     return given, option
 
 
