@@ -5,7 +5,7 @@ All give the same result, to float tolerance. Another way joins by implementing 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +19,7 @@ from fedexperts.engine.captured import LoopGraphs
 from fedexperts.engine.cohort import Job, Query
 from fedexperts.engine.fit import Fit, autocast
 from fedexperts.errors import MethodError, SettingsError
+from fedexperts.methods import State
 
 QUERY_BATCH = 512
 """Samples of a client that are evaluated at once, at most."""
@@ -112,13 +113,17 @@ class LoopExecutor(Executor):
             raise
 
     def _train_one(self, job: Job, position: int) -> None:
-        tensors, received = job.cohort.of(position), job.received.by(position)
+        own, received = job.cohort.of(position), job.received.by(position)
+        turned = self._turned(own)
+        tensors = {**own, **turned}
         for lesson, losses in zip(job.lessons, job.losses, strict=True):
             lesson.stage.begin(tensors)
             fit = Fit(job.cohort.program, lesson.stage, tensors, received, self.train_settings, self.precision)
             for index in lesson.order[position, : lesson.steps[position]]:
                 losses[position] += fit.step(self.data.x(index), self.data.y(index))
             losses[position] /= lesson.steps[position]
+        for name, tensor in turned.items():
+            own[name].copy_(tensor)
 
     def _map(self, queries: Sequence[Query]) -> list[Tensor]:
         results: list[list[Any]] = [[None] * len(query.cohort) for query in queries]
@@ -128,13 +133,19 @@ class LoopExecutor(Executor):
             call = query.cohort.program.bind(query.function)
             index = query.index[position, : query.counts[position]]
             with self._inference():
-                tensors, received = query.cohort.of(position), query.received.by(position)
+                own, received = query.cohort.of(position), query.received.by(position)
+                tensors = {**own, **self._turned(own)}
                 pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(index, self.query_batch)]
             answers[position] = torch.cat(pieces)
 
         turns = [(q, i, answers) for q, answers in zip(queries, results, strict=True) for i in range(len(q.cohort))]
         self._each(ask, turns)
         return [torch.nn.utils.rnn.pad_sequence(answers, batch_first=True) for answers in results]
+
+    def _turned(self, own: Mapping[str, Tensor]) -> State:
+        """A copy of a client's filters with the channels last, as the data come: on a CPU quicker where it matters."""
+        filters = {name: tensor for name, tensor in own.items() if tensor.ndim == 4 and tensor.device.type == "cpu"}
+        return {name: tensor.contiguous(memory_format=torch.channels_last) for name, tensor in filters.items()}
 
     def _each(self, work: Callable[..., None], turns: Iterable[tuple[Any, ...]]) -> None:
         if self.workers == 1:
