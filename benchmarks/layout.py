@@ -4,8 +4,9 @@ python benchmarks/layout.py                     all models
 python benchmarks/layout.py --model cnn-pm --markdown FILE
 
 "first": images and filters as PyTorch has them by itself; "images last": images come with the channels last, and what
-follows from them has too; "both last": filters too, as our loop and workers have them. Milliseconds of processor time of
-a step of 50 images (3 × 32 × 32), the best of twelve, in turns, so that other work on the machine disturbs all alike.
+follows from them has too; "both last": filters too, as our loop and workers have them. Milliseconds of processor time
+of a step of 50 images (3 × 32 × 32), the best of twelve, in turns, so that other work on the machine disturbs all
+alike.
 """
 
 import argparse
