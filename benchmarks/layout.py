@@ -5,8 +5,8 @@ python benchmarks/layout.py --model cnn-pm --markdown FILE
 
 "first": images and filters as PyTorch has them by itself; "images last": images come with the channels last, and what
 follows from them has too; "both last": filters too, as our loop and workers have them. Milliseconds of processor time
-of a step of 50 images (3 × 32 × 32), the best of twelve, in turns, so that other work on the machine disturbs all
-alike.
+of a step of 50 images (3 × 32 × 32, with --gray 1 × 32 × 32), the best of twelve, in turns, so that other work on the
+machine disturbs all alike.
 """
 
 import argparse
@@ -27,9 +27,9 @@ KINDS = {"first": (False, False), "images last": (True, False), "both last": (Tr
 TIMES = 12
 
 
-def fit(model: str, precision: str, filters_last: bool) -> Fit:
+def fit(model: str, channels: int, precision: str, filters_last: bool) -> Fit:
     method = Method(TrainSettings.check({"lr": LR}))
-    spec = ClientSpec(0, model, (3, 32, 32), 10, BATCH)
+    spec = ClientSpec(0, model, (channels, 32, 32), 10, BATCH)
     torch.manual_seed(0)
     tensors = Model(method.parts(spec)).state_dict()
     if filters_last:
@@ -39,10 +39,10 @@ def fit(model: str, precision: str, filters_last: bool) -> Fit:
     return Fit(Program(Model(method.parts(spec))), stage, tensors, {}, method.train, precision)
 
 
-def steps(model: str, precision: str) -> dict[str, float]:
+def steps(model: str, channels: int, precision: str) -> dict[str, float]:
     """Milliseconds of each kind."""
-    images, labels = torch.randn(BATCH, 32, 32, 3).movedim(-1, -3), torch.randint(10, (BATCH,))
-    fits = {kind: fit(model, precision, filters) for kind, (_, filters) in KINDS.items()}
+    images, labels = torch.randn(BATCH, 32, 32, channels).movedim(-1, -3), torch.randint(10, (BATCH,))
+    fits = {kind: fit(model, channels, precision, filters) for kind, (_, filters) in KINDS.items()}
     best = dict.fromkeys(KINDS, float("inf"))
     for number in range(TIMES + 2):  # the first two warm up
         for kind, (images_last, _) in KINDS.items():
@@ -57,6 +57,7 @@ def steps(model: str, precision: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", default=MODELS)
+    parser.add_argument("--gray", action="store_true", help="images with one channel")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
     arguments = parser.parse_args()
@@ -66,9 +67,10 @@ def main() -> None:
     print(about, " | ".join(lines[0]), sep="\n", flush=True)
     for model in arguments.model:
         for precision in ("float32", "bfloat16"):
-            best = steps(model, precision)
+            best = steps(model, 1 if arguments.gray else 3, precision)
             ratio = f"{best['first'] / best['both last']:.2f}"
-            lines.append([f"{model}, {precision}", *(f"{value:.1f}" for value in best.values()), ratio])
+            what = f"{model}{', gray images' * arguments.gray}, {precision}"
+            lines.append([what, *(f"{value:.1f}" for value in best.values()), ratio])
             print(" | ".join(lines[-1]), flush=True)
             if arguments.markdown:
                 table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
