@@ -143,7 +143,7 @@ class LoopExecutor(Executor):
         return [torch.nn.utils.rnn.pad_sequence(answers, batch_first=True) for answers in results]
 
     def _turned(self, own: Mapping[str, Tensor]) -> State:
-        """A CPU's clients have filters with the channels last, as the data come: a model that loses the layout regains it."""
+        """Filters with the channels last, as the data come: on a CPU a model that loses the layout regains it."""
         filters = {name: tensor for name, tensor in own.items() if tensor.ndim == 4 and tensor.device.type == "cpu"}
         return {name: tensor.contiguous(memory_format=torch.channels_last) for name, tensor in filters.items()}
 
