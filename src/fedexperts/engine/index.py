@@ -28,7 +28,7 @@ class Index:
         self._coming: tuple[Mapping[int, Record], Record, int] = {}, {}, 0
 
     def extended(self, changed: Mapping[int, Record]) -> Record:
-        """The list with what changed, for a checkpoint; until that is complete (`settle`) the last one's files stay."""
+        """The list with what changed, for a checkpoint; until it is complete (`settle`), files of the last one stay."""
         clients = len(self.files) + sum(client not in self.files for client in changed)
         if self._list and self._lines + len(changed) <= 2 * clients + SLACK:
             self._coming = changed, self._appended(_lines(changed)), self._lines + len(changed)
