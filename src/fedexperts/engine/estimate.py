@@ -41,7 +41,7 @@ class Estimate:
     def _need(self, client: int, now: Round) -> Need:
         clients = self.clients
         program, stages = clients.fleet.program(client), clients.method.stages(now)
-        key = (program.signature, tuple(stage.identity for stage in stages))
+        key = (program, tuple(stage.identity for stage in stages))
         if key not in self._needs:  # the clients with the widest batches come first
             step = clients.executor.step_memory(lambda: self._rehearsal(client, stages))
             self._needs[key] = Need.of(clients.method, program, step)

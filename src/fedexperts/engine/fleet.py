@@ -20,7 +20,7 @@ from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
 
 Item = TypeVar("Item")
-Group = tuple[Hashable, int]
+Group = tuple[Program, int]
 """Clients that can be stacked: the same program and the same batch width."""
 
 
@@ -170,7 +170,7 @@ class Fleet:
         return None, 0
 
     def program(self, client: int) -> Program:
-        return self._programs[self._group(client)[0]]
+        return self._group(client)[0]
 
     @phase("data")
     def _bring(self, group: Group, ids: list[int]) -> Cohort:
@@ -178,7 +178,7 @@ class Fleet:
         if resident is not None and [spec.id for spec in resident.clients] == ids:
             return resident
         self.flush()
-        program = self._programs[group[0]]
+        program = group[0]
         buffers = self._memory(group, len(ids))
         stack = {name: buffer[: len(ids)] for name, buffer in buffers.items()}
         cohort = Cohort(program, [self.specs[k] for k in ids], stack, buffers)
@@ -193,7 +193,7 @@ class Fleet:
             most = max(least, min(self._sizes[group], self.limit))  # so that it is seldom too little again
             buffers = self._buffers[group] = {
                 name: torch.empty((most, *shape), dtype=dtype, device=self.device)
-                for name, (shape, dtype) in self._programs[group[0]].layout.items()
+                for name, (shape, dtype) in group[0].layout.items()
             }
         return buffers
 
@@ -218,8 +218,8 @@ class Fleet:
                 f"but {spec.called}'s model has the parts {', '.join(parts)}"
             )
         program = Program(model)
-        program = self._programs.setdefault(program.signature, program)  # one signature in memory for all alike
-        return program.signature, width(spec.samples, self.method.train.batch_size)
+        program = self._programs.setdefault(program.signature, program)  # one for all alike
+        return program, width(spec.samples, self.method.train.batch_size)
 
 
 def _chunks(items: list[Item], size: int) -> list[list[Item]]:
