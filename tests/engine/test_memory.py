@@ -155,3 +155,13 @@ def test_a_stack_needs_more_than_a_loop_and_a_wider_batch_more_than_a_narrow_one
 def test_this_machine_says_what_is_free() -> None:
     free = free_memory(torch.device("cpu"))
     assert free is None or free > 2**20
+
+
+@pytest.mark.parametrize(("place", "said"), [("memory", 1), ("disk", 0)])
+def test_a_store_that_will_not_fit_into_memory_is_named_at_once(
+    place: str, said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedexperts.engine.estimate.free_memory", lambda device: 12_000_000)
+    finished("standalone", TASK, store=place, rounds=2)  # six clients that keep 3 MB each
+    assert len(caplog.messages) == said
+    assert all("6 clients keep may come to" in line and "--store disk" in line for line in caplog.messages)

@@ -1,5 +1,6 @@
 """Before clients train: will all of them fit into the device's memory at once, and if not, how many will?"""
 
+import logging
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -8,11 +9,14 @@ import torch
 
 from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Received
-from fedexperts.engine.memory import Need, free_memory, split
+from fedexperts.engine.memory import USED, Need, free_memory, split
 from fedexperts.methods import Round, Stage
 
 if TYPE_CHECKING:
     from fedexperts.engine.usable import Usable
+
+
+log = logging.getLogger(__name__)
 
 
 class Estimate:
@@ -21,17 +25,30 @@ class Estimate:
     def __init__(self, clients: "Usable") -> None:
         self.clients = clients
         self._needs: dict[Hashable, Need] = {}
+        self._looked = False
 
     def fit(self, sampled: Sequence[int], now: Round) -> None:
         """Let fewer clients be on the device at a time, if all of them would not fit."""
-        if self._free is None or len(sampled) == 1:
+        if self._free is None or len(sampled) <= 1:
             return
         fleet = self.clients.fleet
         needs = [(self._need(ids[0], now), len(ids)) for ids in fleet.members(sampled).values()]
+        self._look_at_store(max(need.kept for need, _ in needs))
         limit, note = split(needs, self._free)
         if limit is not None and limit < fleet.limit:
             fleet.limit = limit
             self.clients.waves.notes.append(note)
+
+    def _look_at_store(self, kept: int) -> None:
+        """Say at once if what all clients may come to keep has no room in memory: it cannot be split."""
+        store, clients = self.clients.store, len(self.clients.specs)
+        free = None if store.on_disk or self._looked else free_memory(store.device)
+        self._looked = True
+        if free is not None and clients * kept > USED * free:
+            log.warning(
+                "what %s clients keep may come to %.2g GB, %.2g GB of memory are free: --store disk has it in files",
+                f"{clients:,}", clients * kept / 1e9, free / 1e9,
+            )  # fmt: skip
 
     @cached_property
     def _free(self) -> int | None:

@@ -58,18 +58,21 @@ def kept_for_backward(beside: Mapping[str, Tensor]) -> Iterator[Callable[[], int
 
 
 class Need(NamedTuple):
-    """Bytes of a client: while it is on the device, and of what it has sent until the round ends."""
+    """Bytes of a client: while it is on the device, of what it has sent until the round ends, and what it keeps."""
 
     present: int
     sent: int
+    kept: int = 0
 
     @classmethod
     def of(cls, method: Method, program: Program, step: int) -> "Need":
         """`step`: what a step of one more client takes beside its tensors."""
         sizes = {name: dtype.itemsize * torch.Size(shape).numel() for name, (shape, dtype) in program.layout.items()}
-        kept, shared = method.kept(), method.owned(Owner.SHARED)
-        again = sum(size for name, size in sizes.items() if part_of(name) in kept)  # what it was, until it has trained
-        return cls(sum(sizes.values()) + again + step, sum(s for name, s in sizes.items() if part_of(name) in shared))
+        sent, kept = (
+            sum(size for name, size in sizes.items() if part_of(name) in parts)
+            for parts in (method.owned(Owner.SHARED), method.kept())
+        )
+        return cls(sum(sizes.values()) + kept + step, sent, kept)  # what it keeps is there twice until it has trained
 
 
 def split(needs: Sequence[tuple[Need, int]], free: int) -> tuple[int | None, str]:
