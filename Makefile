@@ -57,6 +57,7 @@ bench: install  ## speed, as ratios within this run
 	$(BIN)/python benchmarks/pool.py
 	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/clients.py
+	$(BIN)/python benchmarks/layout.py
 
 clean:
 	rm -rf .venv .venv-flower demo build src/*.egg-info

@@ -404,7 +404,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         counts=task.counts,
         class_names=task.dataset.class_names,
         client_names=task.client_names,
-        notes=[note for note in (simulation.note, simulation.method.note) if note]
+        notes=[note for note in (simulation.note, simulation.method.note, *simulation.waves.notes) if note]
         + list(simulation.method.remarks(simulation.server))
         + (privacy.notes(title) if privacy else [])
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)

@@ -188,7 +188,7 @@ class EngineSettings(Frozen):
     graphs: bool = Field(True, description="captured or stacked on CUDA: capture the training steps as graphs")
     compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
     group_size: int | None = Field(
-        None, ge=1, description="about how many clients are on the device at once (default: as many as are sampled)"
+        None, ge=1, description="about how many clients are on the device at once (default: those sampled that fit)"
     )
     precision: Literal["float32", "tf32", "bfloat16", "float64"] = Field(
         "float32", description="arithmetic of the products; float64 (all of it) is for checking, not for speed"

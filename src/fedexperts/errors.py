@@ -35,6 +35,10 @@ class DivergedError(FedExpertsError):
     """A client whose loss is no longer a number."""
 
 
+class RoomError(FedExpertsError):
+    """A client that does not fit into the device's memory, even alone."""
+
+
 class SavedStateError(FedExpertsError):
     """A run folder or checkpoint that cannot be read or continued."""
 

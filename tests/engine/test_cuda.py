@@ -11,9 +11,10 @@ from torch.func import functional_call, vmap
 
 from fedexperts.engine import TRACE, Simulation
 from fedexperts.engine.choosing import ChoosingExecutor
-from fedexperts.engine.executors import CapturedExecutor, StackedExecutor
+from fedexperts.engine.executors import CapturedExecutor
 from fedexperts.engine.graphs import Replay
 from fedexperts.engine.patches import make_stackable
+from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
 from fedexperts.methods import registry
 
@@ -239,3 +240,25 @@ def test_a_profile_knows_the_device_from_the_host(tmp_path: Path, executor: str)
     assert 0 < device < 1.1 * host  # the device has nothing to do that the host does not wait for
     assert '"cat": "kernel"' in (tmp_path / TRACE).read_text()
     assert_same_bits(states(profiled), states(finished("fedmoe", TASK, **values)))
+
+
+@pytest.mark.parametrize("executor", ["stacked", "captured"])
+@pytest.mark.parametrize("group_size", [None, 60], ids=["estimated", "found out"])
+def test_less_memory_than_the_clients_need(executor: str, group_size: int | None) -> None:
+    """Sixty clients of 10 MB (float64), each several times: they go in smaller groups, with graphs of their own."""
+    task = make_task("cnn1", (32,) * 60)
+    values = {"rounds": 3, "participation": 1.0, "lr": 0.01}
+    expected = states(finished("fedmoe", task, **values))
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + 1.5e9) / total)
+    try:
+        simulation = finished(
+            "fedmoe", task, **values, device="cuda", executor=executor, group_size=group_size, store="memory"
+        )
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    said = "would need about" if group_size is None else "did not fit into memory"
+    assert any(said in note for note in simulation.waves.notes)
+    assert captured(simulation, executor) > 0
+    assert_close(on_cpu(states(simulation)), expected)

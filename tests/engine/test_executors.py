@@ -15,7 +15,7 @@ from fedexperts.engine import Job, Simulation
 from fedexperts.engine.choosing import ChoosingExecutor
 from fedexperts.engine.executors import LoopExecutor
 from fedexperts.errors import SettingsError
-from fedexperts.methods import Round
+from fedexperts.methods import Method, Model, Round, State
 from fedexperts.task import Task
 
 MODELS = "resnet18/16,googlenet-512/16"
@@ -96,3 +96,21 @@ def test_a_run_says_how_it_was_computed_and_on_a_cpu_auto_is_a_loop(executor: st
 def test_captured_steps_need_cuda() -> None:
     with pytest.raises(SettingsError, match="executor 'captured' needs a CUDA device"):
         make_simulation("fedavg", TASK, executor="captured")
+
+
+@pytest.mark.parametrize("executor", ["loop", "workers"])
+def test_on_a_cpu_images_and_filters_have_their_channels_last(executor: str) -> None:
+    seen: list[bool] = []
+
+    class Watched(Method):
+        name = "fedavg"
+
+        def predict(self, model: Model, x: torch.Tensor, received: State) -> torch.Tensor:
+            both = (model.extractor.conv1.weight, model.extractor.conv2.weight, x)
+            seen.extend(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in both)
+            return super().predict(model, x, received)
+
+    simulation = finished(Watched, make_task("cnn5"), executor=executor)
+    assert seen
+    assert all(seen)
+    assert_close(states(simulation), states(finished("fedavg", make_task("cnn5"), executor="stacked")))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedexperts.analyses.tables import read_table, write_table
-from fedexperts.engine import Simulation
+from fedexperts.engine import Cohort, Simulation
 
 KEYS = ("client", "class", "sample")
 
@@ -53,12 +53,18 @@ def ask_clients(
 ) -> list[np.ndarray]:
     """`function(model, x, received)` of each client's model, as it would be used now, for some samples of each."""
     found: dict[int, np.ndarray] = {}
+
+    def asked(cohorts: list[Cohort]) -> dict[int, np.ndarray]:
+        own = [[samples[client.id] for client in cohort.clients] for cohort in cohorts]
+        return {
+            client.id: answer[: len(samples[client.id])]
+            for cohort, answers in zip(cohorts, simulation.ask(function, cohorts, own), strict=True)
+            for client, answer in zip(cohort.clients, answers.double().cpu().numpy(), strict=True)
+        }
+
     try:
-        for cohorts in simulation.fleet.waves(list(samples)):
-            own = [[samples[client.id] for client in cohort.clients] for cohort in cohorts]
-            for cohort, answers in zip(cohorts, simulation.ask(function, cohorts, own), strict=True):
-                for client, answer in zip(cohort.clients, answers.double().cpu().numpy(), strict=True):
-                    found[client.id] = answer[: len(samples[client.id])]
+        for wave in simulation.waves.each(list(samples), asked):
+            found |= wave
     finally:
         simulation.executor.close()
     return [found[client] for client in samples]

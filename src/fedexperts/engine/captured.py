@@ -30,6 +30,9 @@ class LoopGraphs(StepGraphs):
     def replays(self) -> list[Replay]:
         return [stage.step for place in self._places.values() for stage in place.stages.values()]
 
+    def clear(self) -> None:
+        self._places.clear()
+
     def _losses(self, job: Job) -> list[Tensor]:
         key = group(job)
         place = self._places.get(key)

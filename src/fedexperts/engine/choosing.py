@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Query, Received
-from fedexperts.engine.executors import CapturedExecutor, Executor, LoopExecutor, StackedExecutor, cores
+from fedexperts.engine.executors import CapturedExecutor, Executor, LoopExecutor, cores
+from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Model, State
 
@@ -55,6 +56,14 @@ class ChoosingExecutor(Executor):
     def close(self) -> None:
         for executor in self.ways.values():
             executor.close()
+
+    def shrink(self) -> bool:
+        fewer = [executor.shrink() for executor in self.ways.values()]  # each of them
+        return all(fewer)
+
+    def step_memory(self, rehearsal: Callable[[], Job]) -> int:
+        job = rehearsal()
+        return self.ways[self.way(job)].step_memory(lambda: job)
 
     def _train(self, jobs: Sequence[Job]) -> None:
         together: dict[str, list[Job]] = defaultdict(list)

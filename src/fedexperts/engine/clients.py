@@ -23,6 +23,7 @@ from fedexperts.engine.observer import Observer
 from fedexperts.engine.phases import phase
 from fedexperts.engine.privacy import check_covered, protected
 from fedexperts.engine.store import Store
+from fedexperts.engine.waves import Waves
 from fedexperts.errors import DivergedError, MethodError
 from fedexperts.methods import (
     NOTHING,
@@ -77,6 +78,7 @@ class Clients(Member, ABC):
         self.fleet = Fleet(
             method, specs, settings.seed, self.store, self.device, self.dtype, limit, self.now(1), self.start
         )
+        self.waves = Waves(self.fleet, self.executor, self.device)
 
     @abstractmethod
     def send(self, client: int, now: Round) -> Message:
@@ -97,28 +99,41 @@ class Clients(Member, ABC):
         """Let clients train and reply, as many at a time as the device has room for."""
         done: list[Job] = []
         replies: list[Reply] = []
-        for cohorts in self.fleet.waves(clients):
-            jobs = [self._job(cohort, now) for cohort in cohorts]
+        sent: dict[int, Message] = {}  # once to each, even where a wave is done again
+
+        def trained(cohorts: list[Cohort]) -> list[tuple[Job, list[Message]]]:
+            jobs = [self._job(cohort, now, sent) for cohort in cohorts]
             with phase("training"):
                 self.executor.train(jobs)
+            answers = [self._answers(job, now) for job in jobs]
             for job in jobs:
                 self.fleet.changed(job.cohort)
-                replies += self._replies(job, now)
+            return list(zip(jobs, answers, strict=True))
+
+        for wave in self.waves.each(clients, trained):
+            for job, answers in wave:
+                replies += self._passed(job, answers, now)
                 for observer in self.observers:
                     observer.trained(now.number, job)
-            done += jobs
+                job.cohort = job.cohort.absent()
+                done.append(job)
         return done, replies
 
     def rehearse(self, client: int, now: Round) -> Message:
         """What a client would reply in a round, as it is and without training."""
         [[cohort]] = self.fleet.waves([client])
-        replies = self._replies(self._job(cohort, now), now)
+        job = self._job(cohort, now)
+        replies = self._passed(job, self._answers(job, now), now)
         return replies[0].message if replies else Message()
 
     @phase("aggregation")
-    def _job(self, cohort: Cohort, now: Round) -> Job:
-        """Every client of the cohort receives, and what it will train on is laid out."""
-        messages = [self.send(client.id, now) for client in cohort.clients]
+    def _job(self, cohort: Cohort, now: Round, sent: dict[int, Message] | None = None) -> Job:
+        """Every client of the cohort receives, if it has not been `sent` it yet; what it will train on is laid out."""
+        sent = {} if sent is None else sent
+        for client in cohort.clients:
+            if client.id not in sent:
+                sent[client.id] = self.send(client.id, now)
+        messages = [sent[client.id] for client in cohort.clients]
         changes = [self.method.receive(own, message) for own, message in zip(cohort.each(), messages, strict=True)]
         self.complete(cohort, changes)
         cohort.write(changes)
@@ -142,8 +157,8 @@ class Clients(Member, ABC):
         return Lesson(stage, self.to_device(padded(orders)), tuple(len(order) for order in orders))
 
     @phase("aggregation")
-    def _replies(self, job: Job, now: Round) -> list[Reply]:
-        """Let every client of the cohort finish, and reply."""
+    def _answers(self, job: Job, now: Round) -> list[Message]:
+        """Let every client of the cohort finish; what they will reply."""
         cohort = job.cohort
         by_class = self._collect(job, now) if self.method.collects else [NOTHING] * len(cohort)
 
@@ -157,15 +172,20 @@ class Clients(Member, ABC):
         # A message must outlive the cohort's memory, which the next wave or round uses again.
         shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
         lasting = replace(cohort, tensors=cohort.tensors | {n: t.clone() for n, t in shared.items()})
-        replies = []
+        answers = []
         for after, sent in zip(trained(lasting), job.sent, strict=True):
             message = self.method.reply(after, now)
             if message and self.privacy.clip is not None:
                 message = protected(self.method, message, sent, self.privacy, self.noise(after.client.id, now))
-            self.passes(now.number, Channel.UP, after.client, message)
-            if message:
-                replies.append(Reply(after.client.id, message))
-        return replies
+            answers.append(message)
+        return answers
+
+    def _passed(self, job: Job, answers: Sequence[Message], now: Round) -> list[Reply]:
+        """Those of a cohort's answers that go out."""
+        for client, message in zip(job.cohort.clients, answers, strict=True):
+            self.passes(now.number, Channel.UP, client, message)
+        both = zip(job.cohort.clients, answers, strict=True)
+        return [Reply(client.id, message) for client, message in both if message]
 
     @phase("training")
     def _collect(self, job: Job, now: Round) -> list[ByClass]:

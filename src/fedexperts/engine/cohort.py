@@ -1,7 +1,7 @@
 """A cohort: clients of one shape, side by side in stacked tensors. A job: what they do in one round."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,10 @@ class Cohort:
     def each(self) -> list["ClientView"]:
         """Every client's tensors."""
         return [self.of(position) for position in range(len(self))]
+
+    def absent(self) -> "Cohort":
+        """Who they are, without their tensors: for those who ask later, and must not hold on to the memory."""
+        return replace(self, tensors={}, buffers={})
 
     def write(self, changes: Sequence[Mapping[str, Tensor]]) -> None:
         """Give each client new values for some of its tensors; one that all get is copied once."""

@@ -5,28 +5,27 @@ All give the same result, to float tolerance. Another way joins by implementing 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedexperts import torchrun
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.captured import LoopGraphs
-from fedexperts.engine.cohort import Job, Lesson, Query
+from fedexperts.engine.cohort import Job, Query
 from fedexperts.engine.fit import Fit, autocast
-from fedexperts.engine.graphs import StackGraphs
 from fedexperts.errors import MethodError, SettingsError
+from fedexperts.methods import State
 
 QUERY_BATCH = 512
 """Samples of a client that are evaluated at once, at most."""
-STACKED_BATCH = 8192
-"""Samples of all stacked clients that are evaluated at once: enough to fill a GPU, and memory does not follow N."""
+LEAST_BATCH = 16
+"""The same where memory is short."""
 
 
 class Executor(ABC):
@@ -36,6 +35,7 @@ class Executor(ABC):
         self.data = data
         self.train_settings = train
         self.precision = engine.precision
+        self.query_batch = QUERY_BATCH
 
     def train(self, jobs: Sequence[Job]) -> None:
         """Train every cohort in place and give each job its losses."""
@@ -54,6 +54,18 @@ class Executor(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Give back threads and the like; they come again when needed."""
+
+    def shrink(self) -> bool:
+        """Memory was short: give back what is held, and evaluate half as many samples at once, if that can be."""
+        self.query_batch, fewer = max(LEAST_BATCH, self.query_batch // 2), self.query_batch > LEAST_BATCH
+        return fewer
+
+    def step_memory(self, rehearsal: Callable[[], Job]) -> int:
+        """Bytes that a step of one more client takes beside its own tensors; a rehearsal is a job of one.
+
+        Where clients train one after another it takes none: there is room for one or there is not.
+        """
+        return 0
 
     @abstractmethod
     def _train(self, jobs: Sequence[Job]) -> None: ...
@@ -102,13 +114,17 @@ class LoopExecutor(Executor):
             raise
 
     def _train_one(self, job: Job, position: int) -> None:
-        tensors, received = job.cohort.of(position), job.received.by(position)
+        own, received = job.cohort.of(position), job.received.by(position)
+        turned = self._turned(own)
+        tensors = {**own, **turned}
         for lesson, losses in zip(job.lessons, job.losses, strict=True):
             lesson.stage.begin(tensors)
             fit = Fit(job.cohort.program, lesson.stage, tensors, received, self.train_settings, self.precision)
             for index in lesson.order[position, : lesson.steps[position]]:
                 losses[position] += fit.step(self.data.x(index), self.data.y(index))
             losses[position] /= lesson.steps[position]
+        for name, tensor in turned.items():
+            own[name].copy_(tensor)
 
     def _map(self, queries: Sequence[Query]) -> list[Tensor]:
         results: list[list[Any]] = [[None] * len(query.cohort) for query in queries]
@@ -118,13 +134,19 @@ class LoopExecutor(Executor):
             call = query.cohort.program.bind(query.function)
             index = query.index[position, : query.counts[position]]
             with self._inference():
-                tensors, received = query.cohort.of(position), query.received.by(position)
-                pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(index, QUERY_BATCH)]
+                own, received = query.cohort.of(position), query.received.by(position)
+                tensors = {**own, **self._turned(own)}
+                pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(index, self.query_batch)]
             answers[position] = torch.cat(pieces)
 
         turns = [(q, i, answers) for q, answers in zip(queries, results, strict=True) for i in range(len(q.cohort))]
         self._each(ask, turns)
         return [torch.nn.utils.rnn.pad_sequence(answers, batch_first=True) for answers in results]
+
+    def _turned(self, own: Mapping[str, Tensor]) -> State:
+        """Filters with the channels last, as the data come: on a CPU a model that loses the layout regains it."""
+        filters = {name: tensor for name, tensor in own.items() if tensor.ndim == 4 and tensor.device.type == "cpu"}
+        return {name: tensor.contiguous(memory_format=torch.channels_last) for name, tensor in filters.items()}
 
     def _each(self, work: Callable[..., None], turns: Iterable[tuple[Any, ...]]) -> None:
         if self.workers == 1:
@@ -133,8 +155,15 @@ class LoopExecutor(Executor):
             return
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
-        for done in [self._threads.submit(work, *turn) for turn in turns]:
-            done.result()
+        turns_done = [self._threads.submit(work, *turn) for turn in turns]
+        try:
+            for done in turns_done:
+                done.result()
+        except BaseException:  # nobody goes on with tensors that others may change now
+            for done in turns_done:
+                done.cancel()
+            wait(turns_done)
+            raise
 
     def close(self) -> None:
         if self._threads is not None:
@@ -157,56 +186,10 @@ class CapturedExecutor(LoopExecutor):
         else:
             super()._train(jobs)
 
-
-class StackedExecutor(Executor):
-    """All clients of a cohort in one program; on CUDA each cohort on a stream of its own, its steps as graphs."""
-
-    said = "stacked"
-
-    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
-        super().__init__(data, train, engine)
-        on_cuda = self.device.type == "cuda"
-        self.graphs = StackGraphs(data, train, engine) if on_cuda and engine.graphs else None
-
-    def _train(self, jobs: Sequence[Job]) -> None:
+    def shrink(self) -> bool:
         if self.graphs is not None:
-            self.graphs.train(jobs)
-            return
-        for job in jobs:
-            job.losses = [self._lesson(job, lesson) for lesson in job.lessons]
-
-    def _lesson(self, job: Job, lesson: Lesson) -> Tensor:
-        cohort = job.cohort
-        losses = torch.zeros(len(cohort), device=self.device)
-        lesson.stage.begin(cohort.tensors)
-        fit = Fit(
-            cohort.program.stacked,
-            lesson.stage,
-            cohort.tensors,
-            job.received,
-            self.train_settings,
-            self.precision,
-        )
-        training = len(cohort)
-        for step in range(lesson.order.shape[1]):
-            if (active := lesson.active(step)) < training:
-                fit, training = fit.first(active), active
-            index = lesson.order[:active, step]
-            losses[:active] += fit.step(self.data.x(index), self.data.y(index))
-        return losses / torch.tensor(lesson.steps, device=self.device)
-
-    def _map(self, queries: Sequence[Query]) -> list[Tensor]:
-        return [self._query(query) for query in queries]
-
-    def _query(self, query: Query) -> Tensor:
-        program = query.cohort.program.stacked
-        program.train_only(())
-        call = vmap(program.bind(query.function), in_dims=(0, 0, query.received.dims))
-        tensors, received = query.cohort.tensors, query.received.tensors
-        each = max(1, min(QUERY_BATCH, STACKED_BATCH // len(query.cohort)))
-        with self._inference():
-            pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(query.index, each, dim=1)]
-        return torch.cat(pieces, dim=1)
+            self.graphs.clear()
+        return super().shrink()
 
 
 @contextmanager

@@ -118,6 +118,13 @@ class Fit:
         return optimizer
 
 
+def memories(train: TrainSettings, stage: Stage) -> int:
+    """How many tensors like it an optimiser keeps for each one that moves."""
+    if stage.plain or (train.optimizer == "sgd" and train.momentum == 0):
+        return 0
+    return 1 if train.optimizer == "sgd" else 2
+
+
 # The optimisers' memory, made here and not at their first step, so that it can be sliced and emptied.
 
 

@@ -1,7 +1,9 @@
 """All clients: which of them can be stacked, who is on the device, and who waits in the store."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +19,8 @@ from fedexperts.methods import Method, Round, State, select
 from fedexperts.randomness import SERVER, torch_stream
 from fedexperts.task import ClientSpec
 
-Group = tuple[Hashable, int]
+Item = TypeVar("Item")
+Group = tuple[Program, int]
 """Clients that can be stacked: the same program and the same batch width."""
 
 
@@ -40,7 +43,7 @@ class Fleet:
         first_round: Round,
         start: State,
     ) -> None:
-        """`limit`: how many clients are on the device together, shared out among the groups, at least one of each.
+        """`limit`: about how many clients are on the device together, shared out among the groups.
 
         `start`: the server's state before the first round.
         """
@@ -51,6 +54,7 @@ class Fleet:
         self.device = device
         self.dtype = dtype
         self.limit = limit
+        self.together = 0  # how many were brought last
         self.first_round = first_round
         self.start = start
         self._programs: dict[Hashable, Program] = {}
@@ -63,16 +67,46 @@ class Fleet:
 
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""
-        members: dict[Group, list[int]] = defaultdict(list)
-        for client in sorted(clients, key=lambda k: -self.specs[k].samples):  # most steps first: see Cohort
-            members[self._group(client)].append(client)
-        chunks = {group: _chunks(ids, self._room(len(ids), len(clients))) for group, ids in members.items()}
+        chunks = {
+            group: _chunks(ids, self._room(len(ids), len(clients))) for group, ids in self.members(clients).items()
+        }
         for number in range(max(map(len, chunks.values()), default=0)):
-            yield [self._bring(group, parts[number]) for group, parts in chunks.items() if number < len(parts)]
+            ready = [(group, parts[number]) for group, parts in chunks.items() if number < len(parts)]
+            for wave in _chunks(ready, self.limit):
+                self.together = sum(len(ids) for _, ids in wave)
+                yield [self._bring(group, ids) for group, ids in wave]
+
+    def members(self, clients: Sequence[int]) -> dict[Group, list[int]]:
+        """The clients by group, those with the most steps first: see `Cohort`."""
+        members: dict[Group, list[int]] = defaultdict(list)
+        for client in sorted(clients, key=lambda k: -self.specs[k].samples):
+            members[self._group(client)].append(client)
+        return members
 
     def changed(self, cohort: Cohort) -> None:
         """These clients have trained: they must not be lost."""
         self._changed |= {group for group, resident in self._resident.items() if resident is cohort}
+
+    def noted(self, cohorts: Sequence[Cohort]) -> Callable[[], None]:
+        """Note what these clients keep, as far as it is nowhere else; calling the result puts it back."""
+        unsaved = [resident for group, resident in self._resident.items() if group in self._changed]
+        kept = [
+            tensor
+            for cohort in cohorts
+            if any(cohort is one for one in unsaved)
+            for tensor in select(cohort.tensors, self.method.kept()).values()
+        ]
+        copies = [torch.empty_like(tensor) for tensor in kept]
+        _copy(kept, copies)
+        return partial(_copy, copies, kept)
+
+    def shrink(self) -> bool:
+        """Take half as many clients at a time as last, and give all memory back; not if that was one."""
+        self.flush()
+        self._resident.clear()
+        self._buffers.clear()
+        self.limit, fewer = max(1, self.together // 2), self.together > 1
+        return fewer
 
     @phase("saving")
     def flush(self) -> None:
@@ -142,7 +176,7 @@ class Fleet:
         return None, 0
 
     def program(self, client: int) -> Program:
-        return self._programs[self._group(client)[0]]
+        return self._group(client)[0]
 
     @phase("data")
     def _bring(self, group: Group, ids: list[int]) -> Cohort:
@@ -150,7 +184,7 @@ class Fleet:
         if resident is not None and [spec.id for spec in resident.clients] == ids:
             return resident
         self.flush()
-        program = self._programs[group[0]]
+        program = group[0]
         buffers = self._memory(group, len(ids))
         stack = {name: buffer[: len(ids)] for name, buffer in buffers.items()}
         cohort = Cohort(program, [self.specs[k] for k in ids], stack, buffers)
@@ -162,10 +196,12 @@ class Fleet:
         """Room for so many clients of a group; it stays where it is until more is needed."""
         buffers = self._buffers.get(group)
         if buffers is None or len(next(iter(buffers.values()))) < least:
-            most = max(least, min(self._sizes[group], self.limit))  # so that it is seldom too little again
+            all_known = len(self._group_of) == len(self.specs)
+            likely = self._sizes[group] if all_known else 2 * least + 2  # more than now may come, seldom more than this
+            most = max(least, min(likely, self.limit))
             buffers = self._buffers[group] = {
                 name: torch.empty((most, *shape), dtype=dtype, device=self.device)
-                for name, (shape, dtype) in self._programs[group[0]].layout.items()
+                for name, (shape, dtype) in group[0].layout.items()
             }
         return buffers
 
@@ -190,9 +226,14 @@ class Fleet:
                 f"but {spec.called}'s model has the parts {', '.join(parts)}"
             )
         program = Program(model)
-        program = self._programs.setdefault(program.signature, program)  # one signature in memory for all alike
-        return program.signature, width(spec.samples, self.method.train.batch_size)
+        program = self._programs.setdefault(program.signature, program)  # one for all alike
+        return program, width(spec.samples, self.method.train.batch_size)
 
 
-def _chunks(ids: list[int], size: int) -> list[list[int]]:
-    return [ids[start : start + size] for start in range(0, len(ids), size)]
+def _chunks(items: list[Item], size: int) -> list[list[Item]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _copy(source: list[Tensor], target: list[Tensor]) -> None:
+    if source:
+        torch._foreach_copy_(target, source)  # a launch or two, however many there are

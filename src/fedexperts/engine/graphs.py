@@ -22,6 +22,7 @@ from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Job, Lesson
 from fedexperts.engine.fit import Fit
+from fedexperts.engine.memory import ran_out
 
 WARM_UP = 2
 """Eager steps before a graph is captured."""
@@ -64,6 +65,8 @@ class Replay:
                 finally:
                     graph.capture_end()
         except RuntimeError as error:  # slower without, but right
+            if ran_out(error):
+                raise
             log.warning("steps of %s run without a CUDA graph: %s", self.what, error)
             return None
         return graph
@@ -107,6 +110,10 @@ class StepGraphs(ABC):
         """All steps that are or will be captured."""
 
     @abstractmethod
+    def clear(self) -> None:
+        """Give all graphs and their memory back."""
+
+    @abstractmethod
     def _losses(self, job: Job) -> list[Tensor]:
         """Train the cohort; each lesson's mean losses."""
 
@@ -128,6 +135,9 @@ class StackGraphs(StepGraphs):
     @property
     def replays(self) -> list[Replay]:
         return [step for track in self._tracks.values() for step in track.steps.values()]
+
+    def clear(self) -> None:
+        self._tracks.clear()
 
     def _losses(self, job: Job) -> list[Tensor]:
         return [self._track(job, i, lesson).run(job, lesson) for i, lesson in enumerate(job.lessons)]

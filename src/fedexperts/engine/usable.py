@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from fedexperts.engine.clients import Clients, padded
-from fedexperts.engine.cohort import Cohort, Query, Received
+from fedexperts.engine.cohort import Cohort, Job, Query, Received
+from fedexperts.engine.estimate import Estimate
 from fedexperts.engine.observer import Evaluation
 from fedexperts.engine.phases import phase
 from fedexperts.errors import DivergedError, SavedStateError
-from fedexperts.methods import Message, Model, State, part_of
+from fedexperts.methods import Message, Model, Reply, Round, State, part_of
 
 
 class Usable(Clients):
@@ -29,17 +31,27 @@ class Usable(Clients):
     def message_for(self, client: int) -> Message:
         """What the server would send to a client now."""
 
+    def train(self, clients: Sequence[int], now: Round) -> tuple[list[Job], list[Reply]]:
+        if self.settings.group_size is None:
+            self.estimate.fit(clients, now)
+        return super().train(clients, now)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        return Estimate(self)
+
     def evaluate(self) -> list[Evaluation]:
         """Every client's model, as it would be used now, on the client's own validation and test data."""
         return self.scores(self.predict_held_out())
 
     @phase("evaluation")
     def predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
-        answers: list[tuple[Cohort, Tensor]] = []
-        for cohorts in self.fleet.waves(self.everybody):
+        def predicted(cohorts: list[Cohort]) -> list[tuple[Cohort, Tensor]]:
             held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
-            answers += zip(cohorts, self.ask(self._predicted_class, cohorts, held_out), strict=True)
-        return answers
+            answers = self.ask(self._predicted_class, cohorts, held_out)
+            return [(cohort.absent(), stacked) for cohort, stacked in zip(cohorts, answers, strict=True)]
+
+        return [answer for wave in self.waves.each(self.everybody, predicted) for answer in wave]
 
     @phase("evaluation")
     def scores(self, answers: list[tuple[Cohort, Tensor]]) -> list[Evaluation]:

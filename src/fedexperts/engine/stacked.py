@@ -1,0 +1,88 @@
+"""All clients of a group as one program."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedexperts.config import EngineSettings, TrainSettings
+from fedexperts.engine.batches import DeviceData
+from fedexperts.engine.cohort import Job, Lesson, Query
+from fedexperts.engine.executors import QUERY_BATCH, Executor, numerics
+from fedexperts.engine.fit import Fit, memories
+from fedexperts.engine.graphs import StackGraphs
+from fedexperts.engine.memory import BESIDE, kept_for_backward
+
+STACKED_BATCH = 8192
+"""Samples of all stacked clients that are evaluated at once: enough to fill a GPU, and memory does not follow N."""
+
+
+class StackedExecutor(Executor):
+    """All clients of a cohort in one program; on CUDA each cohort on a stream of its own, its steps as graphs."""
+
+    said = "stacked"
+
+    def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
+        super().__init__(data, train, engine)
+        on_cuda = self.device.type == "cuda"
+        self.graphs = StackGraphs(data, train, engine) if on_cuda and engine.graphs else None
+
+    def _train(self, jobs: Sequence[Job]) -> None:
+        if self.graphs is not None:
+            self.graphs.train(jobs)
+            return
+        for job in jobs:
+            job.losses = [self._lesson(job, lesson) for lesson in job.lessons]
+
+    def shrink(self) -> bool:
+        if self.graphs is not None:
+            self.graphs.clear()
+        return super().shrink()
+
+    def step_memory(self, rehearsal: Callable[[], Job]) -> int:
+        """Of all stages, where each has graphs with memory of their own; else of the largest."""
+        job = rehearsal()
+        found = [self._measured(job, lesson) for lesson in job.lessons]
+        return int(sum(found) if self.graphs is not None else max(found, default=0))
+
+    def _measured(self, job: Job, lesson: Lesson) -> float:
+        """A step of a job whose tensors are nobody's; gradients count twice, as the optimiser makes its own of them."""
+        with numerics(self.precision), kept_for_backward(job.cohort.tensors) as kept:
+            self._lesson(job, lesson)
+        moving = sum(job.cohort.tensors[name].nbytes for name in lesson.stage.moving(job.cohort.program.parameters))
+        return BESIDE * kept() + moving * (2 + memories(self.train_settings, lesson.stage))
+
+    def _lesson(self, job: Job, lesson: Lesson) -> Tensor:
+        cohort = job.cohort
+        losses = torch.zeros(len(cohort), device=self.device)
+        lesson.stage.begin(cohort.tensors)
+        fit = Fit(
+            cohort.program.stacked,
+            lesson.stage,
+            cohort.tensors,
+            job.received,
+            self.train_settings,
+            self.precision,
+        )
+        training = len(cohort)
+        for step in range(lesson.order.shape[1]):
+            if (active := lesson.active(step)) < training:
+                fit, training = fit.first(active), active
+            index = lesson.order[:active, step]
+            losses[:active] += fit.step(self.data.x(index), self.data.y(index))
+        return losses / torch.tensor(lesson.steps, device=self.device)
+
+    def _map(self, queries: Sequence[Query]) -> list[Tensor]:
+        return [self._query(query) for query in queries]
+
+    def _query(self, query: Query) -> Tensor:
+        program = query.cohort.program.stacked
+        program.train_only(())
+        call = vmap(program.bind(query.function), in_dims=(0, 0, query.received.dims))
+        tensors, received = query.cohort.tensors, query.received.tensors
+        most = STACKED_BATCH * self.query_batch // QUERY_BATCH
+        each = max(1, min(self.query_batch, most // len(query.cohort)))
+        with self._inference():
+            pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(query.index, each, dim=1)]
+        return torch.cat(pieces, dim=1)
