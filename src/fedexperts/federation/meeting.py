@@ -63,9 +63,7 @@ class Meeting:
     def plan(self, client: ClientSpec) -> Plan:
         """The run as one site gets to know it."""
         settings = self.settings.defining()
-        if (
-            self.method.begins() is not None
-        ):  # where that run lies is the server's affair; each site has its own part of it
+        if self.method.begins() is not None:  # where that run lies is not the sites' affair
             settings["options"] = self.method.in_use()
         return Plan(run=self.run, settings=settings, client=PublicSpec.of(client.public))
 
