@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from own import NAMES, folder_of_texts
-from test_processes import Consortium
+from consortium import Consortium
 
 from fedexperts import api
 from fedexperts.federation.service import before

@@ -74,6 +74,11 @@ def test_gain_against_what_others_share(pooled):
     assert alike.finding == "All clients gain the same, or share the same: there is nothing to see."
 
 
+def test_where_labels_are_not_known_nothing_is_said_of_them(pooled):
+    [section] = pool_sections.mixture(replace(pooled, counts=np.zeros((3, 3), int)))
+    assert section.heading.startswith("To use the mixture or not")
+
+
 def test_the_report_shows_it_for_those_who_pool_only(pooled, make_record, tmp_path):
     heading = "To use the mixture or not: PM-MoE"
     both = [make_record("fedavg", clients=3, rounds=2), pooled]

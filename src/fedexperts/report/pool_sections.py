@@ -32,6 +32,8 @@ def mixture(record: Record, name: str | None = None) -> Iterator[Section]:
         drawn.gains(found, base),
         mixture_verdict(record),
     )
+    if not record.counts.any(axis=1).all():  # a federation's server does not know its sites' labels
+        return
     overlap = analyses.overlap(record.counts)
     yield Section(
         f"Who gains by the mixture: {name}",
