@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from own import NAMES, folder_of_texts
 from consortium import Consortium
+from own import NAMES, folder_of_texts
 
 from fedexperts import api
 from fedexperts.federation.service import before
