@@ -17,10 +17,10 @@ import plain
 import torch
 from torch import nn
 
-from fedexperts.api import environment
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Simulation
+from fedexperts.environment import environment
 from fedexperts.methods import Model, method_class
 from fedexperts.models import build
 from fedexperts.task import Task

@@ -1,20 +1,14 @@
 """The public way to run a method, from Python and from the command line alike."""
 
-import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedexperts import torchrun
 from fedexperts.analyses.tables import write_table
@@ -22,6 +16,7 @@ from fedexperts.client import Client
 from fedexperts.config import EngineSettings, Settings, TaskSettings, TrainSettings
 from fedexperts.engine import ClientModel, DividedSimulation, Joining, Observer, Simulation, led, started
 from fedexperts.engine.saved import MANIFEST
+from fedexperts.environment import environment
 from fedexperts.errors import DivergedError, SavedStateError, SettingsError, suggestion
 from fedexperts.export import save_model
 from fedexperts.files import write_atomically
@@ -396,6 +391,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
     if folder is not None and simulation.leads:
         write_labels(folder / LABELS, task.dataset.class_names, task.client_names, task.counts)
     title, privacy = simulation.method.title or simulation.method.name, privacy_of(simulation)
+    made_with = environment(simulation.device)  # now: sources may change while it runs
     simulation.run()
     record = Record(
         settings=simulation.settings,
@@ -409,7 +405,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         + (privacy.notes(title) if privacy else [])
         + ["drift: accuracy is that on the data that clients have in the round"] * bool(task.later)
         + [f"{task.dataset.name}: {task.dataset.note}"] * bool(task.dataset.note),
-        environment=environment(simulation.device) | {"executor": simulation.executor.said},
+        environment=made_with | {"executor": simulation.executor.said},
         seconds=simulation.seconds,
         privacy=privacy,
         spent=simulation.profile.spent if simulation.profile else None,
@@ -428,46 +424,3 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
     for observer in simulation.observers:
         observer.completed(folder)
     return Result(record, simulation, folder, before)
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """What a figure was made with."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-    try:
-        ours = version("fedexperts")
-    except PackageNotFoundError:
-        ours = "a source tree that is not installed"
-    return {
-        "fedexperts": ours,
-        **_commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": f"{device.type} ({name})",
-    }
-
-
-@cache
-def _commit() -> dict[str, str]:
-    """The commit of our own source tree, with "-dirty" if it was changed since; nothing where there is none."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # else the tree around us is somebody else's
-        return {"commit": git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")}
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-
-
-def _processor() -> str:
-    """The CPU's name and cores; Python's own `platform.processor` is empty on most Linux systems."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores"

@@ -26,7 +26,7 @@ class DividedSimulation(Simulation):
         self.ranks = ranks
         self.leads = ranks.leads
         self.store.writer, self.store.writers = ranks.rank, ranks.size
-        self.homes = divided(self._work(list(self.specs)), ranks.size)
+        self.homes = divided({k: float(spec.samples) for k, spec in self.specs.items()}, ranks.size)
         self._from_afar: dict[Want, Message] = {}  # what peers at other ranks serve in this round
 
     def _work(self, clients: Sequence[int]) -> dict[int, float]:

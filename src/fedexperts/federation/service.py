@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedexperts.api import environment
 from fedexperts.client import Client
 from fedexperts.config import Settings, TaskSettings
 from fedexperts.data import clients_in, is_folder
+from fedexperts.environment import environment
 from fedexperts.errors import DataError, FederationError, FedExpertsError, SettingsError, suggestion
 from fedexperts.federation.absences import ABSENCES
 from fedexperts.federation.asking import Rules

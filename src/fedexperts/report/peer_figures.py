@@ -27,7 +27,7 @@ def mixture(
     shares: np.ndarray, names: Sequence[str], dominant: np.ndarray, class_names: Sequence[str], says: str
 ) -> go.Figure:
     """How much each has of each, on the left as numbered, on the right ordered by most frequent class; it `says` so."""
-    figure = panels(["by number", "by most frequent class"], horizontal_spacing=0.08)
+    figure = panels(["by number", "by most frequent class"], horizontal_spacing=0.16)  # names between them
     by_class = np.argsort(dominant, kind="stable")
     numbers = np.where(np.nan_to_num(shares) >= 0.005, np.char.mod("%.2f", np.nan_to_num(shares)), "")
     for panel, order in enumerate((np.arange(len(names)), by_class), start=1):
