@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import own
 import pytest
 import torch
@@ -61,13 +62,10 @@ def test_an_exported_model_answers_as_in_its_run(method: str, task: fedexperts.T
 
 @pytest.mark.parametrize("method", ["fedmoe", "fedmoe-da", "pm-moe", "fedemoe"])
 def test_onnx_answers_the_same(task: fedexperts.Task, tmp_path: Path, method: str) -> None:
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
     removing = {"denoise": 0.6} if method == "pm-moe" else {}  # so that one of two others is removed
     result = fedexperts.run(method, task, **{**QUICK, **LIGHT.get(method, {}), **removing})
     result.export("west", tmp_path / "model")
-    session = runtime.InferenceSession(str(tmp_path / "model" / "model.onnx"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx"))
     x, _ = own.pictures(7, 9)
     [found] = session.run(None, {session.get_inputs()[0].name: x})
     np.testing.assert_allclose(found, result.predict("west", x), rtol=1e-4, atol=1e-6)

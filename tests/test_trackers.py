@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from support import make_task
 
@@ -127,7 +128,6 @@ def test_command_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", MLflow(tmp_path / "store"), Interrupts())
@@ -157,7 +157,6 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mlflow_knows_what_failed_and_begins_again_what_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     with pytest.raises(DivergedError):
         run(tmp_path / "diverged", MLflow(tmp_path / "one"), lr=1e30)
