@@ -44,8 +44,8 @@ lint: install
 test: lint  ## environment, lint, types and tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-federation: install  ## federations of real processes that are killed, and every method over one
-	$(BIN)/python -m pytest -m federation tests/federation
+test-federation: install  ## real processes that are killed, every method over a network, every method by two processes
+	$(BIN)/python -m pytest -m federation tests/federation tests/engine/test_ranks.py
 
 test-flower: install flower  ## the same over Flower's processes
 	FEDEXPERTS_FLOWER=required $(BIN)/python -m pytest -m federation tests/federation/test_flower.py

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fedexperts import api
 from fedexperts.engine.ranks import divided
 from fedexperts.measure import FETCHES, HISTORY, LABELS, Record
@@ -26,6 +28,7 @@ def test_the_largest_go_first_to_who_has_least() -> None:
     assert divided({7: 2.0}, 3) == {7: 0}
 
 
+@pytest.mark.federation  # it takes both cores for two minutes
 def test_two_processes_are_as_one(tmp_path: Path) -> None:
     done = torchrun(HERE / "two_ranks.py", tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
