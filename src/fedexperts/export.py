@@ -175,7 +175,9 @@ def _programs(model: ClientModel, folder: Path) -> dict[str, str]:
 
 def _more_translations() -> dict[Any, Any]:
     """What torch cannot say in ONNX by itself: a sort in which equals keep their order. ONNX's TopK is one."""
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
+
+    op: Any = opset18  # its types do not know that a shape is of whole numbers
 
     def stable_sort(values: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
         everything = op.Gather(op.Shape(values), op.Constant(value_ints=[dim]))

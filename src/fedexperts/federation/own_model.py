@@ -23,6 +23,7 @@ from fedexperts.models import (
     cut,
     is_place,
     out_shape,
+    own_model,
 )
 from fedexperts.task import ClientSpec
 
@@ -61,7 +62,8 @@ def planned(plan: Plan, chosen: ModelRef | None) -> ModelRef:
         raise FederationError(f"run {plan.run} is planned with model {name}, and this site runs {said(chosen)}")
     model = name if chosen is None else chosen
     check(model, plan.client.shape, plan.client.classes, "this site")
-    return model
+    own = own_model(model)
+    return model if own is None else replace(own, name=OWN_MODEL)  # a method may name tensors by it, as FedEMoE does
 
 
 def elsewhere(shape: Shape, classes: int) -> Parts:
