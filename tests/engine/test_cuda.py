@@ -11,8 +11,9 @@ from torch.func import functional_call, vmap
 
 from fedexperts.engine import TRACE, Simulation
 from fedexperts.engine.choosing import ChoosingExecutor
-from fedexperts.engine.executors import CapturedExecutor
+from fedexperts.engine.executors import CapturedExecutor, Executor
 from fedexperts.engine.graphs import Replay
+from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.patches import make_stackable
 from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
@@ -62,10 +63,14 @@ def test_stacked_convolutions_have_the_numbers_of_plain_ones(
         assert error < 3e-6
 
 
+def executor_of(simulation: Simulation, way: str) -> Executor:
+    assert isinstance(simulation.executor, ChoosingExecutor)
+    return simulation.executor.ways[way]
+
+
 def steps(simulation: Simulation, way: str) -> list[Replay]:
     """All steps that a run may have captured."""
-    assert isinstance(simulation.executor, ChoosingExecutor)
-    executor = simulation.executor.ways[way]
+    executor = executor_of(simulation, way)
     assert isinstance(executor, StackedExecutor | CapturedExecutor)
     assert executor.graphs is not None
     return list(executor.graphs.replays)
@@ -103,13 +108,38 @@ def test_captured_steps_equal_the_cpu_loop(
     # hundred times in every step, so that rounding in float64 is seen after twenty epochs.
     values = {"rounds": 4 if name == "dualfed" else 8} | settings
     try:
-        expected = states(finished(name, TASK, **values))
+        expected = finished(name, TASK, **values)
     except SettingsError as error:  # SCAFFOLD is for plain SGD
         pytest.skip(str(error))
     simulation = finished(name, TASK, **values, device="cuda", executor=executor)
-    assert_close(on_cpu(states(simulation)), expected)
+    assert_close(on_cpu(states(simulation)), states(expected))
     assert captured(simulation, executor) > 0
+    assert simulation.evaluate() == expected.evaluate()
     assert not caplog.messages, "steps that could not be captured run without a graph, and say so"
+
+
+class Scores(Observer):
+    """Every client's scores in every round."""
+
+    def __init__(self) -> None:
+        self.found: list[list[Evaluation]] = []
+
+    def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
+        self.found.append(results)
+
+
+@pytest.mark.parametrize("name", registry())
+def test_captured_evaluations_find_what_the_loop_finds(name: str) -> None:
+    """After every round, with everybody evaluated in groups that take turns in the same memory."""
+    values = {"rounds": 4 if name == "dualfed" else 8, "participation": 0.5, "group_size": 3}
+    here, there = Scores(), Scores()
+    simulation = finished(name, TASK, **values, device="cuda", executor="stacked", observers=(here,))
+    finished(name, TASK, **values, observers=(there,))
+    assert here.found == there.found
+    executor = executor_of(simulation, "stacked")
+    assert isinstance(executor, StackedExecutor)
+    assert executor.passes is not None
+    assert any(replay.graph is not None for replay in executor.passes.replays)
 
 
 @pytest.mark.parametrize("name", ["fedmoe", "fedmoe-heads"])

@@ -89,7 +89,7 @@ class _InPlace:
             job.cohort.program.captured, lesson.stage, place.tensors, place.received, owner.train_settings,
             owner.engine.precision, owner.engine.compile,
         )  # fmt: skip
-        self.step = Replay(self._step, place.pool, f"one client ({job.cohort.clients[0].model})")
+        self.step = Replay(self._step, place.pool, f"steps of one client ({job.cohort.clients[0].model})")
 
     def fits(self, lesson: Lesson) -> bool:
         return lesson.order.shape[1] <= len(self.order) and self.identity == lesson.stage.identity

@@ -192,7 +192,7 @@ class Clients(Member, ABC):
         """What the method collects of every client's training data, class by class."""
         own = [self.data_at(now.number)[client.id].train for client in job.cohort.clients]
         index = self.to_device(padded(own))
-        job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)))
+        job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)), again=True)
         rows = self.executor.map([job.collected])[0].to(self.data.dtype)  # which products in bfloat16 need not have
         labels = self.to_device(padded([self.dataset.labels[samples] for samples in own], fill=-1))
         belongs = (labels[..., None] == torch.arange(self.dataset.classes, device=self.device)).to(rows)

@@ -67,7 +67,7 @@ class Replay:
         except RuntimeError as error:  # slower without, but right
             if ran_out(error):
                 raise
-            log.warning("steps of %s run without a CUDA graph: %s", self.what, error)
+            log.warning("%s run without a CUDA graph: %s", self.what, error)
             return None
         return graph
 
@@ -193,7 +193,7 @@ class _Track:
     def _advance(self, active: int) -> None:
         if active not in self.steps:
             fit = self.whole.first(active)
-            self.steps[active] = Replay(lambda: self._step(active, fit), self.pool, f"{active} clients")
+            self.steps[active] = Replay(lambda: self._step(active, fit), self.pool, f"steps of {active} clients")
         self.steps[active]()
 
     def _step(self, active: int, fit: Fit) -> None:

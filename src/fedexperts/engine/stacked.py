@@ -8,11 +8,13 @@ from torch.func import vmap
 
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
-from fedexperts.engine.cohort import Job, Lesson, Query
+from fedexperts.engine.cohort import Job, Lesson, Query, Received
 from fedexperts.engine.executors import QUERY_BATCH, Executor, numerics
 from fedexperts.engine.fit import Fit, memories
 from fedexperts.engine.graphs import StackGraphs
 from fedexperts.engine.memory import BESIDE, kept_for_backward
+from fedexperts.engine.passes import PassGraphs
+from fedexperts.methods import State
 
 STACKED_BATCH = 8192
 """Samples of all stacked clients that are evaluated at once: enough to fill a GPU, and memory does not follow N."""
@@ -25,8 +27,9 @@ class StackedExecutor(Executor):
 
     def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         super().__init__(data, train, engine)
-        on_cuda = self.device.type == "cuda"
-        self.graphs = StackGraphs(data, train, engine) if on_cuda and engine.graphs else None
+        captures = self.device.type == "cuda" and engine.graphs
+        self.graphs = StackGraphs(data, train, engine) if captures else None
+        self.passes = PassGraphs() if captures else None
 
     def _train(self, jobs: Sequence[Job]) -> None:
         if self.graphs is not None:
@@ -36,8 +39,9 @@ class StackedExecutor(Executor):
             job.losses = [self._lesson(job, lesson) for lesson in job.lessons]
 
     def shrink(self) -> bool:
-        if self.graphs is not None:
-            self.graphs.clear()
+        for graphs in (self.graphs, self.passes):
+            if graphs is not None:
+                graphs.clear()
         return super().shrink()
 
     def step_memory(self, rehearsal: Callable[[], Job]) -> int:
@@ -77,12 +81,17 @@ class StackedExecutor(Executor):
         return [self._query(query) for query in queries]
 
     def _query(self, query: Query) -> Tensor:
-        program = query.cohort.program.stacked
-        program.train_only(())
-        call = vmap(program.bind(query.function), in_dims=(0, 0, query.received.dims))
-        tensors, received = query.cohort.tensors, query.received.tensors
+        program, function = query.cohort.program.stacked, query.function
         most = STACKED_BATCH * self.query_batch // QUERY_BATCH
         each = max(1, min(self.query_batch, most // len(query.cohort)))
-        with self._inference():
-            pieces = [call(tensors, self.data.x(piece), received) for piece in torch.split(query.index, each, dim=1)]
-        return torch.cat(pieces, dim=1)
+
+        def answers(tensors: State, received: Received, index: Tensor) -> Tensor:
+            program.train_only(())
+            call = vmap(program.bind(function), in_dims=(0, 0, received.dims))
+            with self._inference():
+                pieces = torch.split(index, each, dim=1)
+                return torch.cat([call(tensors, self.data.x(piece), received.tensors) for piece in pieces], dim=1)
+
+        if query.again and self.passes is not None:
+            return self.passes.answer(query, answers)
+        return answers(query.cohort.tensors, query.received, query.index)

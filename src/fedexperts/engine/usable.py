@@ -48,7 +48,7 @@ class Usable(Clients):
     def predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         def predicted(cohorts: list[Cohort]) -> list[tuple[Cohort, Tensor]]:
             held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
-            answers = self.ask(self._predicted_class, cohorts, held_out)
+            answers = self.ask(self._predicted_class, cohorts, held_out, again=True)
             return [(cohort.absent(), stacked) for cohort, stacked in zip(cohorts, answers, strict=True)]
 
         return [answer for wave in self.waves.each(self.everybody, predicted) for answer in wave]
@@ -64,10 +64,15 @@ class Usable(Clients):
         ]
         return sorted(results, key=lambda result: result.client)
 
-    def ask(self, function: Any, cohorts: Sequence[Cohort], samples: Sequence[Sequence[np.ndarray]]) -> list[Tensor]:
-        """`function(model, x)` of each client's model as it would be used now, for some of its samples."""
+    def ask(
+        self, function: Any, cohorts: Sequence[Cohort], samples: Sequence[Sequence[np.ndarray]], again: bool = False
+    ) -> list[Tensor]:
+        """`function(model, x)` of each client's model as it would be used now, for some of its samples.
+
+        `again`: the same is asked round after round.
+        """
         queries = [
-            Query(used, function, received, self.to_device(padded(own)), tuple(map(len, own)))
+            Query(used, function, received, self.to_device(padded(own)), tuple(map(len, own)), again)
             for (used, received), own in zip(map(self._personalised, cohorts), samples, strict=True)
         ]
         return self.executor.map(queries)
