@@ -74,14 +74,14 @@ def by_hand(task: Task, **values: Any) -> float:
 def parts(sizes: argparse.Namespace) -> Parts:
     """What is measured: titles and work."""
     slim = f"/{sizes.slim}" if sizes.slim > 1 else ""
-    precisions = ("float32", "bfloat16") if sizes.device.startswith("cuda") else ("float32",)
     scale = f"{sizes.clients} clients × {sizes.images} images, batch {sizes.batch}"
     models = {name: ("fedavg", name + slim) for name in BACKBONES if not name.endswith("-512")}
     models["FedEMoE, all four"] = ("fedemoe", ",".join(name + slim for name in TOGETHER["backbones"]))
     return {
         f"{name}{slim}, {scale}, {precision}": partial(compared, method, model, sizes, precision)
         for name, (method, model) in models.items()
-        for precision in precisions
+        if not sizes.only or name in sizes.only.split(",")
+        for precision in sizes.precision.split(",")
     }
 
 
@@ -93,6 +93,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=5)
     parser.add_argument("--images", type=int, help="of each client, to train (512 on a GPU, 16 on a CPU)")
     parser.add_argument("--batch", type=int, help="(64 on a GPU, 16 on a CPU)")
+    parser.add_argument("--precision", default="float32,bfloat16" if on_gpu else "float32", help="with commas")
+    parser.add_argument("--only", help="these models, with commas")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
     sizes = parser.parse_args()

@@ -4,15 +4,16 @@ python benchmarks/methods.py --markdown FILE              on the GPU if there is
 python benchmarks/methods.py --only fedavg,fedmoe
 
 A round: all clients train an epoch and are evaluated. The plain loop is the same method with `--executor loop
---no-graphs`: one client after another. One model's limit is what a single model's training over the same images, in
-batches of all clients' batches together, does in FLOPs per second; a method's share of it is over its training alone.
+--no-graphs`: one client after another; a fifth of the clients train there, which is counted five times, as clients are
+alike. One model's limit is what a single model's training over the same images, in batches of all clients' batches
+together, does in FLOPs per second; a method's share of it is over its training alone.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import plain
@@ -30,6 +31,8 @@ HEADING = (
 )  # fmt: skip
 NOTED = 0.1
 """Phases with at least so much of a round are named."""
+PART = 5
+"""One in so many clients trains in the plain loop."""
 
 
 class Counted(FlopMeter):
@@ -60,7 +63,7 @@ class Setting:
         one = plain.one_model(
             network(self.model, self.device), inputs[index].to(self.device), labels[index].to(self.device), batch, LR
         )
-        self.limit = self.flops("fedavg") / seconds(one)
+        self.limit = self.plain_loop("fedavg").flops / seconds(one)
 
     def simulation(self, method: str, **values: Any) -> Simulation:
         common = {"device": self.device, "precision": self.precision, "store": "device" if self.on_gpu else "memory"}
@@ -70,15 +73,23 @@ class Setting:
     def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
 
-    def flops(self, method: str) -> float:
-        """Of a round, the second: PM-MoE's first only makes the pool."""
-        sim = self.simulation(method, executor="loop", graphs=False)
+    def plain_loop(self, method: str) -> "Loop":
+        values = {"participation": 1 / PART, "evaluate_every": 10**6}
+        sim = self.simulation(method, executor="loop", graphs=False, **values)
         meter = Counted(sim.data)
         sim.observers = (*sim.observers, meter)
         sim.step()
-        sim.step()
+        training = seconds(sim.step, warm_up=0, times=1)  # the second: PM-MoE's first only makes the pool
+        evaluation = seconds(sim.evaluate, warm_up=1, times=1)
         sim.executor.close()
-        return meter.total
+        return Loop(PART * training + evaluation, PART * meter.total)
+
+
+class Loop(NamedTuple):
+    """A round of the plain loop."""
+
+    seconds: float
+    flops: float
 
 
 def measured(method: str, setting: Setting) -> list[str]:
@@ -93,10 +104,9 @@ def measured(method: str, setting: Setting) -> list[str]:
             profile.ended()
     said = sim.executor.said
     sim.executor.close()
-    loop = setting.simulation(method, executor="loop", graphs=False)
-    theirs = seconds(loop.step, warm_up=1, times=1 if setting.on_gpu else 2)
-    share = setting.flops(method) / setting.limit / max(ours - evaluation, 1e-9)
-    del sim, loop
+    del sim
+    theirs, flops = setting.plain_loop(method)
+    share = flops / setting.limit / max(ours - evaluation, 1e-9)
     if setting.on_gpu:
         torch.cuda.empty_cache()
     times = [f"{first:.1f}", f"{1e3 * ours:.1f}", f"{1e3 * theirs:,.0f}", f"{theirs / ours:.1f}", f"{share:.2f}"]

@@ -84,10 +84,27 @@ def _product_type(x: Tensor) -> torch.dtype:
 
 
 class StackedNorm(BatchNorm):
-    """In the type of its statistics: in a stack torch does not take images in bfloat16 with statistics in float32."""
+    """The same numbers, written out.
+
+    In a stack torch's own takes no images with the channels last on a GPU, nor such in bfloat16 with statistics in
+    float32.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(cast(Tensor, self.running_mean).dtype)).to(x.dtype)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        values = x.to(self.running_mean.dtype)
+        mean, variance = self.running_mean, self.running_var
+        if self.training and (count := x.numel() // self.num_features) > 1:
+            variance, mean = torch.var_mean(values, (0, 2, 3), correction=0)
+            cast(Tensor, self.num_batches_tracked).add_(1)
+            unbiased = variance.detach() * (count / (count - 1))
+            self.running_mean.mul_(1 - self.momentum).add_(self.momentum * mean.detach())
+            self.running_var.mul_(1 - self.momentum).add_(self.momentum * unbiased)
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        shift = self.bias - mean * scale
+        return (values * scale[:, None, None] + shift[:, None, None]).to(x.dtype)
 
 
 def with_fixed_shapes(model: nn.Module) -> bool:

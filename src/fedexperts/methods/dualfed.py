@@ -93,7 +93,8 @@ def class_contrast(features: Tensor, y: Tensor, temperature: float) -> Tensor:
     """How far samples are from others of their class, among all others of the batch; 0 for one alone in its class."""
     directions = F.normalize(features, dim=1)
     oneself = torch.eye(len(y), dtype=torch.bool, device=y.device)
-    nearness = (directions @ directions.T / temperature).masked_fill(oneself, torch.finfo(features.dtype).min)
+    nearness = directions @ directions.T / temperature
+    nearness = nearness.masked_fill(oneself, torch.finfo(nearness.dtype).min)
     alike = ((y[:, None] == y) & ~oneself).to(features)
     logs = torch.where(oneself, 0, nearness.log_softmax(1))
     return -((alike * logs).sum(1) / alike.sum(1).clamp(min=1)).mean()

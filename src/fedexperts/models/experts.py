@@ -48,7 +48,7 @@ class SparseExperts(nn.Module):
         """Σ of the chosen experts' outputs, weighted; `chosen` and `weights` are samples × choices."""
         per_sample = chosen.shape[1]
         chosen, weights = chosen.flatten(), weights.flatten()
-        mixed = x.new_zeros(len(x), self.outputs)
+        mixed = weights.new_zeros(len(x), self.outputs)  # x may be in bfloat16, whose sums are not worth much
         for number, expert in enumerate(self.children()):
             rows = (chosen == number).nonzero().squeeze(1)
             if len(rows):
