@@ -64,7 +64,7 @@ def one_round(method: str, task: Task, **values: Any) -> float:
 def by_hand(task: Task, **values: Any) -> float:
     sim = simulation("fedavg", task, **values)
     device, precision = sim.device, values["precision"]
-    models = [Model(sim.method.parts(spec)).to(device) for spec in sim.specs]
+    models = [Model(sim.method.parts(spec)).to(device) for spec in sim.specs.values()]
     inputs = torch.from_numpy(task.dataset.inputs).to(device)
     loop = on_device(models, sim.method.predict, inputs, sim.data.labels, task.clients, values["batch_size"], LR)
     with numerics(precision), autocast(device, precision):
@@ -76,7 +76,7 @@ def parts(sizes: argparse.Namespace) -> Parts:
     slim = f"/{sizes.slim}" if sizes.slim > 1 else ""
     scale = f"{sizes.clients} clients × {sizes.images} images, batch {sizes.batch}"
     models = {name: ("fedavg", name + slim) for name in BACKBONES if not name.endswith("-512")}
-    models["FedEMoE, all four"] = ("fedemoe", ",".join(name + slim for name in TOGETHER["backbones"]))
+    models["FedEMoE with all four"] = ("fedemoe", ",".join(name + slim for name in TOGETHER["backbones"]))
     return {
         f"{name}{slim}, {scale}, {precision}": partial(compared, method, model, sizes, precision)
         for name, (method, model) in models.items()

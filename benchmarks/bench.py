@@ -43,11 +43,17 @@ def images(clients: int, model: str, train: int = TRAIN, test: int = TEST, valid
     return Task(TaskSettings.check({"clients": clients, "model": model}), dataset, tuple(split))
 
 
-def simulation(method: str, task: Task, **values: Any) -> Simulation:
+def simulation(
+    method: str,
+    task: Task,
+    options: Mapping[str, Any] | None = None,
+    kind: type[Simulation] = Simulation,
+    **values: Any,
+) -> Simulation:
     settings = Settings.check(
         task.settings.model_dump() | {"method": method, "batch_size": BATCH, "lr": LR, "rounds": 10**6} | values
     )
-    return Simulation(method_class(method)(settings.part(TrainSettings)), task, settings)
+    return kind(method_class(method)(settings.part(TrainSettings), options), task, settings)
 
 
 def seconds(work: Callable[[], object], warm_up: int = 3, times: int = 5) -> float:
@@ -107,7 +113,7 @@ def fedmoe(device: str, clients: int, **values: Any) -> dict[str, float]:
     sim.step()
     found["first round, s"] = time.perf_counter() - start
     found["our round, ms"] = 1e3 * seconds(sim.step)
-    models = [Model(sim.method.parts(spec)).to(device) for spec in sim.specs]
+    models = [Model(sim.method.parts(spec)).to(device) for spec in sim.specs.values()]
     inputs, labels = torch.from_numpy(task.dataset.inputs).to(device), sim.data.labels
     loop = plain.on_device(models, sim.method.predict, inputs, labels, task.clients, BATCH, LR)
     found["plain loop, ms"] = 1e3 * seconds(loop, warm_up=1, times=3)
@@ -170,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
+    parser.add_argument("--only", default="", help="what has this in its title")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     small, wide = "CNN with 6 and 16 filters", "CNN with 32 and 64 filters"
@@ -182,6 +189,7 @@ def main() -> None:
             f"{wide}, {sizes}, tf32": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32"),
             f"{wide}, {sizes}, tf32, compiled": lambda: plain_cnn("cnn-pm", device, 50, precision="tf32", compile=True),
             "FedMoE, 100 clients × 500 images, five models, float32": lambda: fedmoe(device, 100),
+            "FedMoE, 100 clients × 500 images, five models, tf32": lambda: fedmoe(device, 100, precision="tf32"),
             "memory": lambda: memory(device),
         }
     else:
@@ -192,6 +200,7 @@ def main() -> None:
             ),
             "FedMoE, 10 clients × 500 images, five models, float32": lambda: fedmoe(device, 10),
         }
+    parts = {title: part for title, part in parts.items() if arguments.only in title}
     report(parts, machine(device, arguments.commit), arguments.markdown)
 
 

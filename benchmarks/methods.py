@@ -23,7 +23,7 @@ from bench import BATCH, LR, TRAIN, images, machine, network, seconds, simulatio
 from fedexperts.engine import Simulation
 from fedexperts.engine.phases import Profile, Spent
 from fedexperts.measure import FlopMeter
-from fedexperts.methods import registry
+from fedexperts.methods import method_class, registry
 from fedexperts.task import Task
 
 HEADING = (
@@ -43,6 +43,13 @@ class Counted(FlopMeter):
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         self.total = sum(self.present.values())
         super().ended(round_number, losses)
+
+
+class Fewer(Simulation):
+    """The same clients train in every round, one in five, but where the method wants all."""
+
+    def sample(self, round_number: int) -> list[int]:
+        return super().sample(round_number)[:: 1 if self.method.everyone(self.now(round_number)) else PART]
 
 
 @dataclass
@@ -67,15 +74,15 @@ class Setting:
 
     def simulation(self, method: str, **values: Any) -> Simulation:
         common = {"device": self.device, "precision": self.precision, "store": "device" if self.on_gpu else "memory"}
-        return simulation(method, self.task, **(common | values))
+        shared = "shared_model" in method_class(method).Options.model_fields
+        return simulation(method, self.task, {"shared_model": self.model} if shared else {}, **(common | values))
 
     @property
     def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
 
     def plain_loop(self, method: str) -> "Loop":
-        values = {"participation": 1 / PART, "evaluate_every": 10**6}
-        sim = self.simulation(method, executor="loop", graphs=False, **values)
+        sim = self.simulation(method, kind=Fewer, executor="loop", graphs=False, evaluate_every=10**6)
         meter = Counted(sim.data)
         sim.observers = (*sim.observers, meter)
         sim.step()

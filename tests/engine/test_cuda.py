@@ -115,8 +115,10 @@ def test_captured_steps_equal_the_cpu_loop(
     name: str, settings: dict[str, Any], executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Enough steps that most run as graphs. DualFed has BatchNorm behind a ReLU: it enlarges units that hardly live some
-    # hundred times in every step, so that rounding in float64 is seen after ten epochs.
-    values = {"rounds": 2 if name == "dualfed" else 8} | settings
+    # hundred times in every step, so that rounding in float64 is soon seen: it learns more slowly here.
+    values = {"rounds": 8} | settings
+    if name == "dualfed":
+        values |= {"rounds": 4, "lr": values.get("lr", 0.05) / 10}
     try:
         expected = finished(name, TASK, **values)
     except SettingsError as error:  # SCAFFOLD is for plain SGD

@@ -22,11 +22,12 @@ from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Model, State
 
-HEAVY = 2e8
+HEAVY = 5e8
 """FLOPs of a sample's forward pass from which on clients are not stacked.
 
-In a probe on an H200 two convolutions with 32 and 64 filters (1.6e7) were quickest stacked, ResNet-18 (1.1e9) in a
-captured loop (5 clients, batch 64: 19 ms a step against 22 stacked, and 37 in a plain loop); this lies between them.
+On an H200 (tf32, 10 clients × 256 images, batch 64) rounds of FedAvg took, stacked and in a captured loop: ResNet-18
+with a quarter of its widths (7e7) 70 and 161 ms, with half of them (2.8e8) 108 and 149 ms; PM-MoE over 20 extractors
+(3.3e8) 355 and 813 ms. ResNet-18 itself (1.1e9) is quicker in a captured loop: docs/benchmarks.md.
 """
 WAYS: dict[str, type[Executor]] = {"stacked": StackedExecutor, "captured": CapturedExecutor, "loop": LoopExecutor}
 
