@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from fedexperts.engine import TRACE, Simulation
-from fedexperts.engine.choosing import ChoosingExecutor
+from fedexperts.engine.choosing import HEAVY, ChoosingExecutor
 from fedexperts.engine.executors import CapturedExecutor, Executor
 from fedexperts.engine.graphs import Replay
 from fedexperts.engine.observer import Evaluation, Observer
@@ -264,7 +264,7 @@ def test_a_step_that_cannot_be_captured_runs_all_the_same() -> None:
 def test_auto_takes_the_stack_for_small_models_and_the_captured_loop_for_large_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedexperts.engine.choosing.HEAVY", 2e6)  # so that a slim ResNet is a large model
+    monkeypatch.setitem(HEAVY, "float64", 2e6)  # so that a slim ResNet is a large model
     task, values = make_task("cnn5,resnet18/4"), {"rounds": 4, "lr": 0.01}
     simulation = finished("standalone", task, **values, device="cuda", executor="auto")
     assert simulation.executor.said == "stacked (cnn5), captured (resnet18/4)"

@@ -22,12 +22,13 @@ from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Model, State
 
-HEAVY = 5e8
-"""FLOPs of a sample's forward pass from which on clients are not stacked.
+HEAVY = {"float64": 2e9, "float32": 2e9, "tf32": 5e8, "bfloat16": 5e8}
+"""FLOPs of a sample's forward pass from which on clients are not stacked, by the arithmetic of products.
 
-On an H200 (tf32, 10 clients × 256 images, batch 64) rounds of FedAvg took, stacked and in a captured loop: ResNet-18
-with a quarter of its widths (7e7) 70 and 161 ms, with half of them (2.8e8) 108 and 149 ms; PM-MoE over 20 extractors
-(3.3e8) 355 and 813 ms. ResNet-18 itself (1.1e9) is quicker in a captured loop: docs/benchmarks.md.
+On an H200 rounds of FedAvg took, stacked and in a captured loop: in tf32 (10 clients × 256 images, batch 64) ResNet-18
+with a quarter of its widths (7e7) 70 and 161 ms, with half of them (2.8e8) 108 and 149, and PM-MoE over 20 extractors
+(3.3e8) 355 and 813 ms; in float32 (5 × 512) ResNet-18 itself (1.1e9) 375 and 514 ms. Tensor cores help cuDNN's
+convolutions more than ours: a ResNet-18 in tf32 was quicker alone in a probe.
 """
 WAYS: dict[str, type[Executor]] = {"stacked": StackedExecutor, "captured": CapturedExecutor, "loop": LoopExecutor}
 
@@ -88,7 +89,7 @@ class ChoosingExecutor(Executor):
             return "loop"
         if self.asked != "auto":
             return self.asked
-        return "captured" if work() >= HEAVY else "stacked"
+        return "captured" if work() >= HEAVY[self.precision] else "stacked"
 
     def _of_job(self, job: Job) -> float:
         return max((self._of_lesson(job, lesson) for lesson in job.lessons), default=0)
