@@ -189,8 +189,8 @@ def over_a_wire(kind: type[Method]) -> type[Method]:
             memory |= message.tensors
             return message
 
-        def reply(self, after: Trained, now: Round) -> Message:
-            return Message.from_bytes(super().reply(after, now).to_bytes())
+        def replies(self, together: Sequence[Trained], now: Round) -> Sequence[Message]:
+            return [Message.from_bytes(message.to_bytes()) for message in super().replies(together, now)]
 
         def serve(self, own: Mapping[str, torch.Tensor], want: Want) -> Message:
             return Message.from_bytes(super().serve(own, want).to_bytes())

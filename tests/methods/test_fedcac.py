@@ -22,23 +22,26 @@ class Messages(Observer):
         (self.up if channel is Channel.UP else self.down)[client] = message
 
 
-@pytest.mark.parametrize("shape", [(1,), (8,), (3, 7), (4, 2, 5, 5)])
+@pytest.mark.parametrize("shape", [(1,), (8,), (3, 7), (2, 200)])
 def test_a_mask_is_a_bit_for_each_parameter(shape: tuple[int, ...]) -> None:
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))) < 0.5
     bits = packed(mask)
     assert bits.dtype == torch.uint8
-    assert len(bits) == -(-mask.numel() // 8)
-    assert torch.equal(unpacked(bits, mask.shape), mask)
+    assert bits.shape == (*shape[:-1], -(-shape[-1] // 8))
+    assert torch.equal(unpacked(bits, shape[-1]), mask)
 
 
 def test_critical_is_what_moved_and_weighs_most() -> None:
-    trained = torch.tensor([[1.0, -8.0, 3.0], [0.1, 5.0, 2.0]])
-    received = trained - torch.tensor([[0.3, 0.1, 0.0], [9.0, -0.1, 0.0]])
-    # |Δθ·θ| is 0.3, 0.8, 0 and 0.9, 0.5, 0.
-    marks = {tau: FedCAC(options={"critical": tau}).critical(trained, received).tolist() for tau in (0.1, 0.5, 1.0)}
-    assert marks[0.1] == [[False, False, False], [True, False, False]]
-    assert marks[0.5] == [[False, True, False], [True, True, False]]
-    assert marks[1.0] == [[True, True, False], [True, True, False]]
+    trained = torch.tensor([[1.0, -8.0, 3.0, 0.1, 5.0, 2.0], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]])
+    moved = torch.tensor([[0.3, 0.1, 0.0, 9.0, -0.1, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, -0.7]])
+    # |Δθ·θ| is 0.3, 0.8, 0, 0.9, 0.5, 0 of one client and 0.7, the last, of another.
+    marks = {
+        tau: FedCAC(options={"critical": tau}).critical(trained, trained - moved).int().tolist()
+        for tau in (0.1, 0.5, 1.0)
+    }
+    assert marks[0.1] == [[0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1]]
+    assert marks[0.5] == [[0, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]]
+    assert marks[1.0] == [[1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]]
 
 
 def reply(client: int, *critical: int) -> Reply:
@@ -54,10 +57,11 @@ REPLIES = [reply(0, 0, 1, 2, 3), reply(1, 0, 1, 2, 4), reply(2, 4, 5, 6, 7), rep
 
 
 def test_overlap_is_the_papers() -> None:
-    masks = [unpacked(reply.message.tensors["mask.head.bias"], torch.Size([8])).double() for reply in REPLIES]
-    expected = torch.tensor([[1 - (a - b).abs().sum() / (2 * 4) for b in masks] for a in masks]).double()
-    torch.testing.assert_close(overlaps(REPLIES), expected)
-    torch.testing.assert_close(overlaps([reply(0, 1), reply(1, 1, 2, 3)])[0, 1], torch.tensor(0.5).double())
+    masks = torch.stack([unpacked(reply.message.tensors["mask.head.bias"], 8) for reply in REPLIES])
+    expected = [[1 - (a - b).abs().sum() / (2 * 4) for b in masks.double()] for a in masks.double()]
+    torch.testing.assert_close(overlaps(masks), torch.tensor(expected).double())
+    differing = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 0]]).bool()
+    torch.testing.assert_close(overlaps(differing)[0, 1], torch.tensor(0.5).double())
 
 
 @pytest.mark.parametrize(
@@ -76,10 +80,10 @@ def test_critical_parameters_come_from_those_with_the_same_ones_and_later_from_n
     assert torch.equal(server["head.bias"], torch.full((8,), 1.5))
     for client, others in partners.items():
         shared = sum([client, *others]) / (1 + len(others))
-        mask = unpacked(REPLIES[client].message.tensors["mask.head.bias"], torch.Size([8]))
+        mask = unpacked(REPLIES[client].message.tensors["mask.head.bias"], 8)
         sent = method.send(server, TASK.spec(client), now).tensors
         torch.testing.assert_close(sent["head.bias"], torch.where(mask, shared, 1.5))
-        assert server[f"critical.{client}.head.bias"].numel() == 4  # of eight: no whole model for each client
+        assert server[f"critical.{client}"].numel() == 4  # of eight: no whole model for each client
     assert torch.equal(method.send(server, TASK.spec(5), now).tensors["head.bias"], server["head.bias"])
 
 
@@ -97,7 +101,7 @@ def test_the_server_sends_a_model_and_a_client_a_model_and_its_bits() -> None:
     assert sizes[1] / 8 <= bits < sizes[1] / 8 + len(before[0])
     # The mask is of what the client's own training changed of what it got.
     got = messages.down[1].tensors["head.weight"]
-    mask = unpacked(sent["mask.head.weight"], got.shape)
+    mask = unpacked(sent["mask.head.weight"], got.numel()).view_as(got)
     sensitivity = ((sent["head.weight"] - got) * sent["head.weight"]).abs()
     assert sensitivity[mask].min() > sensitivity[~mask].max()
     assert int(mask.sum()) == mask.numel() // 2

@@ -1,12 +1,16 @@
 """What makes FedGH itself."""
 
+import pytest
 import torch
 from support import assert_same_bits, finished, make_simulation, make_task
+from torch.nn import functional as F
 
 from fedexperts.config import TrainSettings
 from fedexperts.engine import Observer
 from fedexperts.methods import ByClass, Channel, Message, Model, Reply, Round, State, Trained
+from fedexperts.methods.at_server import shuffled
 from fedexperts.methods.fedgh import FedGH
+from fedexperts.methods.message import inside
 from fedexperts.task import ClientSpec
 
 NOW = Round(2, 10, seed=0)
@@ -27,6 +31,24 @@ def test_a_step_for_each_mean_that_came() -> None:
     error = (SERVER["head.weight"] @ x + SERVER["head.bias"]).softmax(0) - torch.tensor([0.0, 1.0, 0.0])
     torch.testing.assert_close(found["head.weight"], SERVER["head.weight"] - 0.3 * error[:, None] * x)
     torch.testing.assert_close(found["head.bias"], -0.3 * error)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_its_steps_are_those_of_sgd(size: int) -> None:
+    replies = [reply(0, [1, 1, 0]), reply(1, [0, 2, 3]), reply(2, [4, 0, 1]), reply(3, [0, 0, 1])]
+    options = {"server_lr": 0.2, "server_epochs": 4, "server_batch": size}
+    found = FedGH(options=options).combine(SERVER, replies, NOW)
+    rows = [torch.cat([r.message.tensors[f"features.{what}"] for r in replies]) for what in ("means", "classes")]
+    head = torch.nn.Linear(5, 3)
+    head.load_state_dict(inside(SERVER, "head"))
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.2)
+    for means, classes in shuffled(*rows, size, 4, NOW.stream("head")):  # of seven: the last step has fewer
+        optimizer.zero_grad()
+        F.cross_entropy(head(means), classes).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert found.keys() == SERVER.keys()
+    for name, tensor in head.state_dict().items():
+        torch.testing.assert_close(found[f"head.{name}"], tensor)
 
 
 def test_the_head_learns_all_clients_means_with_a_rate_of_the_servers() -> None:

@@ -7,19 +7,19 @@ from torch.nn import functional as F
 
 from fedexperts.measure import History
 from fedexperts.methods import Batch, Message, Method, Model, Round, State, Trained, select
-from fedexperts.methods.fedkd import FedKD, compress, rebuild
+from fedexperts.methods.fedkd import FIRST_RANKS, FedKD, compress, factors, rebuild
 from fedexperts.task import ClientSpec
 
 TASK = make_task()
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 
 
-def decaying(*shape: int) -> torch.Tensor:
+def decaying(*shape: int, rate: float = 0.8) -> torch.Tensor:
     """A matrix whose singular values fall as those of an update do."""
     rows, columns = shape[0], torch.Size(shape[1:]).numel()
     generator = torch.Generator().manual_seed(rows)
     u, _, v = torch.linalg.svd(torch.randn(rows, columns, generator=generator), full_matrices=False)
-    return (u * 0.8 ** torch.arange(min(rows, columns)) @ v).reshape(shape)
+    return (u * rate ** torch.arange(min(rows, columns)) @ v).reshape(shape)
 
 
 UPDATE = {
@@ -28,6 +28,12 @@ UPDATE = {
     "mentee.conv.weight": decaying(32, 16, 5, 5),
     "mentee.bias": torch.randn(40),
 }
+
+
+def compressed(update: State, energy: float) -> State:
+    """What one client sends of its update."""
+    [sent] = compress({name: tensor[None] for name, tensor in update.items()}, energy)
+    return sent
 
 
 def test_the_upload_is_smaller_than_the_model_and_the_ledger_shows_it() -> None:
@@ -42,7 +48,7 @@ def test_the_upload_is_smaller_than_the_model_and_the_ledger_shows_it() -> None:
 
 @pytest.mark.parametrize("energy", [0.5, 0.95, 0.98, 0.999])
 def test_a_rebuilt_update_keeps_the_energy_with_the_smallest_rank(energy: float) -> None:
-    sent = compress(UPDATE, energy)
+    sent = compressed(UPDATE, energy)
     back = rebuild(sent, UPDATE)
     assert torch.equal(back["mentee.bias"], UPDATE["mentee.bias"])
     for name, tensor in UPDATE.items():
@@ -57,8 +63,35 @@ def test_a_rebuilt_update_keeps_the_energy_with_the_smallest_rank(energy: float)
             assert squares[: rank - 1].sum() < energy * total
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_matrices_together_are_as_each_alone(dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(0)
+    noise = torch.randn(90, 120, generator=rng)
+    low = torch.randn(90, 3, generator=rng) @ torch.randn(3, 120, generator=rng)
+    slow = decaying(90, 120, rate=0.95)  # needs more vectors than there are at first
+    nothing = torch.zeros(90, 120)
+    stacked = torch.stack([decaying(90, 120), low, slow, noise, nothing, nothing + torch.nan, 1e-12 * low]).to(dtype)
+    together = factors(stacked, 0.97)
+    ranks = [None if pair is None else pair.left.shape[1] for pair in together]
+    assert ranks[1] == ranks[6] == 3
+    assert ranks[2] is not None
+    assert ranks[2] > FIRST_RANKS
+    assert ranks[3] is ranks[5] is None
+    assert ranks[4] == 1
+    for matrix, pair in zip(stacked, together, strict=True):
+        [alone] = factors(matrix[None], 0.97)
+        if pair is None or alone is None:
+            assert pair is alone
+            continue
+        assert pair.left.shape == alone.left.shape
+        torch.testing.assert_close(pair.left @ pair.right, alone.left @ alone.right, rtol=1e-4, atol=1e-6)
+        missed = (matrix - pair.left @ pair.right).square().sum()
+        best = torch.linalg.svdvals(matrix)[pair.left.shape[1] :].square().sum()
+        torch.testing.assert_close(missed, best, rtol=1e-3, atol=1e-6)
+
+
 def test_the_names_still_tell_the_part() -> None:
-    assert set(select(compress(UPDATE, 0.95), {"mentee"})) == {
+    assert set(select(compressed(UPDATE, 0.95), {"mentee"})) == {
         "mentee.bias",
         *(f"mentee.{layer}.weight/{side}" for layer in ("wide", "tall", "conv") for side in ("left", "right")),
     }
@@ -67,16 +100,16 @@ def test_the_names_still_tell_the_part() -> None:
 def test_a_matrix_goes_whole_where_its_factors_would_be_larger() -> None:
     torch.manual_seed(0)
     flat: State = {"mentee.a": torch.randn(30, 30), "mentee.b": torch.randn(3, 200), "mentee.c": torch.eye(20)}
-    assert compress(flat, 0.98).keys() == flat.keys()
+    assert compressed(flat, 0.98).keys() == flat.keys()
     for energy in (0.1, 0.3, 0.5, 0.7, 0.9, 1.0):
-        assert Message(compress(flat | UPDATE, energy)).parameters <= Message(flat | UPDATE).parameters
+        assert Message(compressed(flat | UPDATE, energy)).parameters <= Message(flat | UPDATE).parameters
 
 
 def test_what_is_no_number_or_nothing_survives() -> None:
     broken = {"mentee.a": torch.full((4, 50), torch.nan), "mentee.b": torch.zeros(4, 50)}
-    back = rebuild(compress(broken, 0.95), broken)
+    back = rebuild(compressed(broken, 0.95), broken)
     assert back["mentee.a"].isnan().all()
-    assert compress({"mentee.a": broken["mentee.a"]}, 0.95).keys() == {"mentee.a"}
+    assert compressed({"mentee.a": broken["mentee.a"]}, 0.95).keys() == {"mentee.a"}
     assert torch.equal(back["mentee.b"], broken["mentee.b"])
 
 
@@ -84,14 +117,14 @@ class Whole(FedKD):
     """Sends its model as it is."""
 
     name = "whole"
-    reply, combine = Method.reply, Method.combine
+    replies, combine = Method.replies, Method.combine
 
 
 def test_full_energy_loses_nothing() -> None:
     options = {"energy_start": 1.0, "energy_end": 1.0}
-    compressed, whole = finished("fedkd", TASK, options=options), finished(Whole, TASK)
+    lossless, whole = finished("fedkd", TASK, options=options), finished(Whole, TASK)
     for name, tensor in whole.server.items():
-        torch.testing.assert_close(compressed.server[name], tensor, rtol=0, atol=1e-8)
+        torch.testing.assert_close(lossless.server[name], tensor, rtol=0, atol=1e-8)
     lossy = finished("fedkd", TASK).server
     assert not torch.allclose(lossy["mentee.extractor.fc1.weight"], whole.server["mentee.extractor.fc1.weight"])
 
@@ -101,9 +134,9 @@ def test_the_energy_rises_with_the_rounds() -> None:
     found = [method.energy(Round(number, 100, seed=0)) for number in (1, 50, 100)]
     assert found == pytest.approx([0.9503, 0.965, 0.98])
     own, received = {"mentee.w": decaying(40, 90)}, {"mentee.w": torch.zeros(40, 90)}
+    after = Trained(SPEC, own, received)
     ranks = [
-        method.reply(Trained(SPEC, own, received), Round(number, 100, seed=0)).tensors["mentee.w/left"].shape[1]
-        for number in (1, 100)
+        method.replies([after], Round(number, 100, seed=0))[0].tensors["mentee.w/left"].shape[1] for number in (1, 100)
     ]
     assert ranks[0] < ranks[1]
 

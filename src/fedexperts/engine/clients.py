@@ -161,23 +161,21 @@ class Clients(Member, ABC):
         """Let every client of the cohort finish; what they will reply."""
         cohort = job.cohort
         by_class = self._collect(job, now) if self.method.collects else [NOTHING] * len(cohort)
+        received = [job.received.by(i) for i in range(len(cohort))]
 
         def trained(cohort: Cohort) -> list[Trained]:
-            return [
-                Trained(client, cohort.of(i), job.received.by(i), by_class[i])
-                for i, client in enumerate(cohort.clients)
-            ]
+            return [Trained(*of) for of in zip(cohort.clients, cohort.each(), received, by_class, strict=True)]
 
         cohort.write([self.method.finish(after, now) for after in trained(cohort)])
         # A message must outlive the cohort's memory, which the next wave or round uses again.
         shared = select(cohort.tensors, self.method.owned(Owner.SHARED))
         lasting = replace(cohort, tensors=cohort.tensors | {n: t.clone() for n, t in shared.items()})
-        answers = []
-        for after, sent in zip(trained(lasting), job.sent, strict=True):
-            message = self.method.reply(after, now)
-            if message and self.privacy.clip is not None:
-                message = protected(self.method, message, sent, self.privacy, self.noise(after.client.id, now))
-            answers.append(message)
+        answers = list(self.method.replies(trained(lasting), now))
+        if self.privacy.clip is not None:
+            for i, (client, sent) in enumerate(zip(cohort.clients, job.sent, strict=True)):
+                if answers[i]:
+                    noise = self.noise(client.id, now)
+                    answers[i] = protected(self.method, answers[i], sent, self.privacy, noise)
         return answers
 
     def _passed(self, job: Job, answers: Sequence[Message], now: Round) -> list[Reply]:

@@ -25,10 +25,13 @@ def held(module: nn.Module, part: str) -> State:
     return {f"{part}.{name}": tensor.detach() for name, tensor in module.state_dict().items()}
 
 
-def shuffled(rows: Tensor, size: int, epochs: int, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Which of the rows are in each step, where each is seen once in an epoch."""
+def shuffled(
+    rows: Tensor, answers: Tensor, size: int, epochs: int, rng: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What each step sees of the rows and of what goes with them, where each is seen once in an epoch."""
     for _ in range(epochs):
-        yield from torch.split(torch.from_numpy(rng.permutation(len(rows))).to(rows.device), size)
+        order = torch.from_numpy(rng.permutation(len(rows))).to(rows.device)
+        yield from zip(torch.split(rows[order], size), torch.split(answers[order], size), strict=True)
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -274,6 +274,13 @@ class Method:
         shared = select(after.own, self.owned(Owner.SHARED))
         return Message(shared, {"samples": after.client.samples}) if shared else Message()
 
+    def replies(self, together: Sequence[Trained], now: Round) -> Sequence[Message]:
+        """The same of clients that trained side by side: for what is quicker done once for all of them.
+
+        They have models of one shape. What one replies must not depend on who the others are.
+        """
+        return [self.reply(after, now) for after in together]
+
     @property
     def differences(self) -> set[str]:
         """Parts of which a reply has differences, under the names of what was sent; of all others new values."""

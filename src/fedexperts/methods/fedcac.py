@@ -1,6 +1,6 @@
 """FedCAC: what matters most to a client comes from clients to whom the same matters, the rest from everyone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from pydantic import Field
@@ -44,35 +44,45 @@ class FedCAC(Method):
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         model = select(server, set(self.owners))
-        return Message({name: _merged(tensor, name, server, client.id) for name, tensor in model.items()})
+        if (bits := server.get(f"mask.{client.id}")) is None:
+            return Message(model)
+        names = self._masked(model)
+        everyones = torch.cat([model[name].flatten() for name in names])
+        merged = everyones.masked_scatter(unpacked(bits, len(everyones)), server[f"critical.{client.id}"])
+        values = torch.split(merged, [model[name].numel() for name in names])
+        return Message(model | {name: own.view_as(model[name]) for name, own in zip(names, values, strict=True)})
 
-    def reply(self, after: Trained, now: Round) -> Message:
-        model = super().reply(after, now)
+    def replies(self, together: Sequence[Trained], now: Round) -> Sequence[Message]:
+        models = super().replies(together, now)
+        received, trained = [after.received for after in together], [model.tensors for model in models]
         masks = {
-            f"mask.{name}": packed(self.critical(tensor, after.received[name]))
-            for name, tensor in model.tensors.items()
-            if tensor.is_floating_point()
+            f"mask.{name}": packed(self.critical(rows(trained, name), rows(received, name))).unbind()
+            for name in self._masked(trained[0])
         }
-        return Message({**model.tensors, **masks}, model.numbers)
+        return [
+            Message({**model.tensors, **{name: bits[i] for name, bits in masks.items()}}, model.numbers)
+            for i, model in enumerate(models)
+        ]
 
     def critical(self, trained: Tensor, received: Tensor) -> Tensor:
-        """M_i of one tensor."""
+        """M_i of one tensor, a row for each client i."""
         sensitivity = ((trained - received) * trained).abs()
-        most = max(1, int(self.options.critical * sensitivity.numel()))
-        least = sensitivity.flatten().topk(most).values.amin()
+        most = max(1, int(self.options.critical * sensitivity.shape[1]))
+        least = sensitivity.topk(most, sorted=False).values.amin(1, keepdim=True)
         return (sensitivity >= least) & (sensitivity > 0)
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
         state = server | weighted_mean(replies, set(self.owners))
-        shares = self.shares(overlaps(replies), now)
-        for name in _masked(replies[0]):
-            parameters = torch.stack([reply.message.tensors[name].flatten() for reply in replies])
-            for reply, shared in zip(replies, shares.to(parameters) @ parameters, strict=True):
-                bits = reply.message.tensors[f"mask.{name}"]
-                state[f"mask.{reply.client}.{name}"] = bits
-                state[f"critical.{reply.client}.{name}"] = shared[unpacked(bits, shared.shape)]
+        sent, names = [reply.message.tensors for reply in replies], self._masked(state)
+        parameters = torch.cat([rows(sent, name) for name in names], dim=1)
+        masks = torch.cat([unpacked(rows(sent, f"mask.{name}"), state[name].numel()) for name in names], dim=1)
+        shared = self.shares(overlaps(masks), now).to(parameters) @ parameters
+        critical = torch.split(shared[masks], masks.sum(1).tolist())
+        for reply, bits, values in zip(replies, packed(masks), critical, strict=True):
+            # A view would keep what all of this round's clients have.
+            state |= {f"mask.{reply.client}": bits.clone(), f"critical.{reply.client}": values.clone()}
         return state
 
     def shares(self, overlap: Tensor, now: Round) -> Tensor:
@@ -85,42 +95,39 @@ class FedCAC(Method):
         chosen = chosen.to(overlap)
         return chosen / chosen.sum(1, keepdim=True)
 
+    def _masked(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        """The tensors that have critical parameters, always in the same order."""
+        model = select(tensors, set(self.owners))
+        return sorted(name for name, tensor in model.items() if tensor.is_floating_point())
 
-def overlaps(replies: Sequence[Reply]) -> Tensor:
+
+EXACT = 2**24
+"""Up to here float32 counts in whole numbers."""
+
+
+def overlaps(masks: Tensor) -> Tensor:
     """O, clients × clients."""
-    common = torch.zeros(len(replies), len(replies), dtype=torch.float64)
-    for name in _masked(replies[0]):
-        shape = replies[0].message.tensors[name].shape
-        masks = torch.stack([unpacked(reply.message.tensors[f"mask.{name}"], shape).flatten() for reply in replies])
-        common = common.to(masks.device) + masks.float() @ masks.float().T  # whole numbers: exact
+    common = torch.stack([part @ part.T for part in torch.split(masks.float(), EXACT, dim=1)]).sum(
+        0, dtype=torch.float64
+    )
     sizes = common.diagonal()
     return 2 * common / (sizes[:, None] + sizes).clamp(min=1)
 
 
-def _masked(reply: Reply) -> list[str]:
-    """The tensors that have critical parameters."""
-    return [name for name in reply.message.tensors if f"mask.{name}" in reply.message.tensors]
+def rows(clients: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
+    """A tensor of all clients, a row for each."""
+    return torch.stack([tensors[name] for tensors in clients]).flatten(1)
 
 
-def _merged(tensor: Tensor, name: str, server: State, client: int) -> Tensor:
-    """θ^g with a client's critical parameters, if it has any yet."""
-    bits = server.get(f"mask.{client}.{name}")
-    if bits is None:
-        return tensor
-    return tensor.masked_scatter(unpacked(bits, tensor.shape), server[f"critical.{client}.{name}"])
+def packed(masks: Tensor) -> Tensor:
+    """Rows of masks as bits, eight in a byte."""
+    eights = F.pad(masks.to(torch.uint8), (0, -masks.shape[-1] % 8)).reshape(*masks.shape[:-1], -1, 8)
+    return (eights * _places(masks.device)).sum(-1, dtype=torch.uint8)
 
 
-def packed(mask: Tensor) -> Tensor:
-    """A mask as bits, eight in a byte."""
-    flat = mask.flatten().to(torch.uint8)
-    rows = F.pad(flat, (0, -len(flat) % 8)).reshape(-1, 8)
-    return (rows * _places(mask.device)).sum(1, dtype=torch.uint8)
-
-
-def unpacked(bits: Tensor, shape: torch.Size) -> Tensor:
-    """The mask of this shape again."""
-    flat = (bits[:, None] & _places(bits.device)).flatten() > 0
-    return flat[: shape.numel()].reshape(shape)
+def unpacked(bits: Tensor, size: int) -> Tensor:
+    """The masks of this size again."""
+    return ((bits[..., None] & _places(bits.device)) > 0).flatten(-2)[..., :size]
 
 
 def _places(device: torch.device) -> Tensor:

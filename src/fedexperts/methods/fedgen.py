@@ -80,7 +80,7 @@ class FedGen(Method):
 
     def reply(self, after: Trained, now: Round) -> Message:
         model = super().reply(after, now)
-        counts = torch.tensor(after.client.label_counts, device=model.tensors["head.weight"].device)
+        counts = torch.tensor(after.client.label_counts)  # not on a GPU: the server draws with numpy
         return Message({**model.tensors, _COUNTS: counts}, model.numbers)
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
@@ -94,22 +94,21 @@ class FedGen(Method):
         """The generator after this round's steps, and what it makes then."""
         teacher = weighted_mean(replies, {"head"}, equal=True)
         generator = loaded(lambda: self._generator(server["head.weight"]), server, "generator")
-        optimizer = torch.optim.Adam(generator.parameters(), self.options.generator_lr)
+        optimizer = torch.optim.Adam(generator.parameters(), self.options.generator_lr, fused=True)
         noise, classes = self._draw(replies, now, like=teacher["head.weight"])
-        one_hot = F.one_hot(classes, len(teacher["head.bias"])).to(noise)
-        steps, batch = self.options.generator_steps, self.options.generator_batch
-        for rows in torch.split(torch.arange(steps * batch, device=noise.device), batch):
-            features = generator(torch.cat([noise[rows], one_hot[rows]], dim=1))
+        inputs = torch.cat([noise, F.one_hot(classes, len(teacher["head.bias"])).to(noise)], dim=1)
+        batch = self.options.generator_batch
+        learned = self.options.generator_steps * batch
+        for x, e, y in zip(*(torch.split(rows[:learned], batch) for rows in (inputs, noise, classes)), strict=True):
+            features = generator(x)
             answer = F.linear(features, teacher["head.weight"], teacher["head.bias"])
-            loss = F.cross_entropy(answer, classes[rows]) + self.options.diversity * sameness(noise[rows], features)
-            step(optimizer, loss)
-        rest = slice(steps * batch, None)
+            step(optimizer, F.cross_entropy(answer, y) + self.options.diversity * sameness(e, features))
         with torch.no_grad():
-            block = generator.eval()(torch.cat([noise[rest], one_hot[rest]], dim=1))
+            block = generator.eval()(inputs[learned:])
         return {
             **held(generator, "generator"),
             _FEATURES: block,
-            _CLASSES: classes[rest],
+            _CLASSES: classes[learned:],
             _READY: torch.ones_like(server[_READY]),
         }
 
@@ -129,6 +128,6 @@ class FedGen(Method):
 
 def sameness(noise: Tensor, features: Tensor) -> Tensor:
     """Close to 1 where features are alike although their noise is not."""
-    of_noise = (noise[:, None] - noise).square().mean(2)
-    of_features = (features[:, None] - features).abs().mean(2)
-    return (-(of_noise * of_features).mean()).exp()
+    of_noise, of_features = F.pdist(noise).square(), F.pdist(features, p=1)
+    # A mean over all pairs, of which these are half, and over both widths.
+    return (of_noise @ of_features * (-2 / (len(noise) * noise.numel() * features.shape[1]))).exp()

@@ -1,6 +1,7 @@
 """FedKD: a private mentor and a small shared mentee teach each other; the mentee's update travels compressed."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -8,13 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedexperts.methods.base import Batch, Model, Reply, Round, Trained, weighted_mean
-from fedexperts.methods.message import Message, Owner, State, select
+from fedexperts.methods.message import Message, Owner, State
 from fedexperts.methods.mutual import Mutual, divergence
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 
 FIRST_RANKS, SPARE, POWERS = 32, 8, 3
 """Of the randomised decomposition: vectors to begin with, how many more than needed, power iterations."""
+SHIFT = 1e-13
+"""Of the sum of all squares: far above what rounding in float64 makes of nothing, far below what matters."""
 
 
 class FedKD(Mutual):
@@ -63,10 +66,12 @@ class FedKD(Mutual):
         start, end = self.options.energy_start, self.options.energy_end
         return start + (end - start) * now.number / now.total
 
-    def reply(self, after: Trained, now: Round) -> Message:
-        own = select(after.own, self.owned(Owner.SHARED))
-        update = {name: tensor - after.received[name] for name, tensor in own.items()}
-        return Message(compress(update, self.energy(now)), {"samples": after.client.samples})
+    def replies(self, together: Sequence[Trained], now: Round) -> Sequence[Message]:
+        models = super().replies(together, now)
+        received = {name: torch.stack([after.received[name] for after in together]) for name in models[0].tensors}
+        updates = {name: torch.stack([m.tensors[name] for m in models]) - was for name, was in received.items()}
+        sent = compress(updates, self.energy(now))
+        return [Message(tensors, model.numbers) for tensors, model in zip(sent, models, strict=True)]
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
@@ -76,45 +81,79 @@ class FedKD(Mutual):
         return {name: tensor + mean[name] for name, tensor in server.items()}
 
 
-def compress(update: State, energy: float) -> State:
-    """Each matrix as two factors that keep `energy` of its Σσ², if they are smaller than the matrix."""
-    message = dict(update)
-    for name, tensor in update.items():
-        if tensor.dim() > 1 and (found := factors(tensor.flatten(1), energy)) is not None:
-            del message[name]
-            message |= {f"{name}/left": found[0], f"{name}/right": found[1]}
-    return message
+def compress(updates: State, energy: float) -> list[State]:
+    """Of clients' updates (clients × the tensor's shape) each matrix as two factors that keep `energy` of its Σσ²,
+    if they are smaller than the matrix.
+    """
+    messages: list[State] = [{} for _ in next(iter(updates.values()))]
+    for name, stacked in updates.items():
+        found: list[Factors | None] = [None] * len(stacked)
+        if stacked.dim() > 2:
+            # A CPU gains nothing by a batch, and its last bits would depend on who else is in it.
+            batch = len(stacked) if stacked.is_cuda else 1
+            found = [pair for some in torch.split(stacked.flatten(2), batch) for pair in factors(some, energy)]
+        for message, whole, pair in zip(messages, stacked, found, strict=True):
+            message |= {name: whole} if pair is None else {f"{name}/left": pair.left, f"{name}/right": pair.right}
+    return messages
 
 
-def factors(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor] | None:
-    """Two factors of the lowest rank that keeps `energy` of Σσ²; none if they would not be smaller than the matrix.
+class Factors(NamedTuple):
+    """A matrix of low rank, as left @ right."""
+
+    left: Tensor
+    right: Tensor
+
+
+def factors(matrices: Tensor, energy: float) -> list[Factors | None]:
+    """For each of several matrices, factors of the lowest rank that keeps `energy` of Σσ²; none if they would not be
+    smaller than the matrix.
 
     A randomised decomposition (Halko et al. 2011): the leading singular vectors are found in the span of a few products
     with random vectors, of twice as many until they hold enough. An update has few that matter, and products are quick
     where a whole decomposition is not. What is kept is measured, not estimated; the rank may be one or two too high.
     """
-    exact = matrix.double()
-    most = (matrix.numel() - 1) // sum(matrix.shape)
-    wanted = energy * exact.square().sum()
-    size = min(FIRST_RANKS, most)
-    while size:
-        sketch = torch.randn(exact.shape[1], size, dtype=exact.dtype, generator=torch.Generator().manual_seed(0))
-        basis = exact @ sketch.to(exact.device)
-        for _ in range(POWERS):
-            basis = exact @ (exact.T @ torch.linalg.qr(basis).Q)
-        basis = torch.linalg.qr(basis).Q
-        within = basis.T @ exact
-        try:
-            squares, vectors = torch.linalg.eigh(within @ within.T)
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            return None  # the update holds what is not a number any more
-        kept = squares.flip(0).cumsum(0)
-        rank = int((~(kept >= wanted)).sum()) + 1  # NaN is never enough
-        if rank <= size - SPARE or rank <= size == most:
-            first = vectors.flip(1)[:, :rank]
-            return (basis @ first).to(matrix.dtype), (first.T @ within).to(matrix.dtype)
-        size = min(2 * size, most) if size < most else 0
-    return None
+    most = (matrices[0].numel() - 1) // sum(matrices.shape[1:])
+    found: list[Factors | None] = [None] * len(matrices)
+    waiting, exact, size = list(range(len(matrices))), matrices.to(torch.float64, copy=True), min(FIRST_RANKS, most)
+    while waiting and size:
+        squares, left, right = leading(exact, size)
+        enough = squares.cumsum(1) >= energy * exact.square().sum((1, 2))[:, None]
+        ranks = ((~enough).sum(1) + 1).tolist()  # NaN is never enough
+        left, right = left.to(matrices.dtype), right.to(matrices.dtype)
+        last, again = size == most, []
+        for place, rank in enumerate(ranks):
+            if rank <= (size if last else size - SPARE):
+                found[waiting[place]] = Factors(left[place, :, :rank], right[place, :rank])
+            else:
+                again.append(place)
+        waiting, exact, size = [waiting[place] for place in again], exact[again], 0 if last else min(2 * size, most)
+    return found
+
+
+def leading(matrices: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The leading σ² of each matrix, falling, and U and Σ·V to them, as far as they are found with `size` vectors."""
+    sketch = torch.randn(matrices.shape[2], size, dtype=matrices.dtype, generator=torch.Generator().manual_seed(0))
+    basis = matrices @ sketch.to(matrices.device)
+    for _ in range(POWERS):
+        basis = matrices @ (matrices.mT @ orthonormal(basis))
+    basis = orthonormal(orthonormal(basis))
+    within = basis.mT @ matrices
+    products = (within @ within.mT).nan_to_num(0, 0, 0)  # what is no number cannot be decomposed
+    squares, vectors = torch.linalg.eigh(products)
+    first = vectors.flip(2)
+    return squares.flip(1), basis @ first, first.mT @ within
+
+
+def orthonormal(columns: Tensor) -> Tensor:
+    """An orthonormal basis of their span, by Cholesky: one launch for all matrices, where QR is one after the other.
+
+    A little is added to the diagonal, so that it is positive: columns that hardly add to the span become short ones.
+    """
+    products = columns.mT @ columns
+    diagonal = products.diagonal(dim1=1, dim2=2)
+    diagonal += SHIFT * diagonal.sum(1, keepdim=True) + torch.finfo(columns.dtype).tiny
+    triangle = torch.linalg.cholesky_ex(products).L
+    return cast(Tensor, torch.linalg.solve_triangular(triangle.mT, columns, upper=True, left=False))
 
 
 def rebuild(message: Mapping[str, Tensor], like: State) -> State:

@@ -89,6 +89,6 @@ class FedTGP(FedProto):
         classes = torch.cat([reply.message.tensors[f"{PROTOTYPES}.classes"] for reply in replies])
         margin, size = self.margin(server, replies), self.options.server_batch or self.train.batch_size
         optimizer = torch.optim.SGD(trainer.parameters(), self.options.server_lr)
-        for batch in shuffled(rows, size, self.options.server_epochs, now.stream(PROTOTYPES)):
-            step(optimizer, margin_contrast(rows[batch], classes[batch], trainer(), margin))
+        for some, of in shuffled(rows, classes, size, self.options.server_epochs, now.stream(PROTOTYPES)):
+            step(optimizer, margin_contrast(some, of, trainer(), margin))
         return trainer
