@@ -66,19 +66,23 @@ def a_job(model: str, method: str = "fedavg") -> tuple[Simulation, Job]:
 
 
 @pytest.mark.parametrize(
-    ("model", "method", "way"),
+    ("model", "method", "precision", "way"),
     [
-        ("cnn-pm", "fedavg", "stacked"),
-        ("cnn1", "fedmoe", "stacked"),
-        ("resnet18/8", "fedavg", "stacked"),
-        ("resnet18", "fedavg", "captured"),
-        ("resnet18", "fedemoe", "captured"),
-        ("resnet18/8", "fedmoe-da", "loop"),
+        ("cnn-pm", "fedavg", "tf32", "stacked"),
+        ("cnn1", "fedmoe", "float32", "stacked"),
+        ("resnet18/8", "fedavg", "bfloat16", "stacked"),
+        ("resnet18", "fedavg", "float32", "stacked"),
+        ("resnet18", "fedavg", "tf32", "captured"),
+        ("resnet18", "fedemoe", "bfloat16", "captured"),
+        ("resnet34", "fedavg", "float32", "captured"),
+        ("resnet18/8", "fedmoe-da", "float32", "loop"),
     ],
 )
-def test_what_is_chosen_on_a_gpu_follows_from_the_work_of_a_sample(model: str, method: str, way: str) -> None:
+def test_what_is_chosen_on_a_gpu_follows_from_the_work_of_a_sample(
+    model: str, method: str, precision: str, way: str
+) -> None:
     simulation, job = a_job(model, method)
-    engine = EngineSettings.check({"precision": "float32"})
+    engine = EngineSettings.check({"precision": precision})
     chooser = ChoosingExecutor(simulation.data, simulation.settings.part(TrainSettings), engine)
     before = {name: tensor.clone() for name, tensor in job.cohort.tensors.items()}
     assert chooser.way(job) == way

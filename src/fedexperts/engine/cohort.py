@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,11 +31,20 @@ class Cohort:
 
     def of(self, position: int) -> "ClientView":
         """One client's tensors."""
-        return ClientView(self.tensors, position)
+        return self.each()[position]
 
-    def each(self) -> list["ClientView"]:
+    def each(self) -> Sequence["ClientView"]:
         """Every client's tensors."""
-        return [self.of(position) for position in range(len(self))]
+        return self._views
+
+    @cached_property
+    def _views(self) -> tuple["ClientView", ...]:
+        return tuple(ClientView(self.tensors, position) for position in range(len(self)))
+
+    @cached_property
+    def positions(self) -> dict[int, int]:
+        """Where a client is in the stack."""
+        return {client.id: position for position, client in enumerate(self.clients)}
 
     def absent(self) -> "Cohort":
         """Who they are, without their tensors: for those who ask later, and must not hold on to the memory."""
@@ -63,14 +73,17 @@ class Cohort:
 
 
 class ClientView(Mapping[str, Tensor]):
-    """One client's tensors as views of the stack, made only when asked for."""
+    """One client's tensors as views of the stack, made only when asked for, and then once."""
 
     def __init__(self, stack: State, position: int) -> None:
         self.stack = stack
         self.position = position
+        self._made: State = {}
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.stack[name][self.position]
+        if name not in self._made:
+            self._made[name] = self.stack[name][self.position]
+        return self._made[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.stack

@@ -155,8 +155,8 @@ class Fleet:
         """Give a client new values for some of its kept tensors, wherever it is."""
         cohort, position = self._place(client)
         if cohort is not None:
-            for name, value in changes.items():
-                cohort.tensors[name][position].copy_(value)
+            own = cohort.of(position)
+            _copy(list(changes.values()), [own[name] for name in changes])
             self.changed(cohort)
         else:
             self.store.put(client, {**self.present(client), **changes})
@@ -170,10 +170,9 @@ class Fleet:
     def _place(self, client: int) -> tuple[Cohort | None, int]:
         """The cohort on the device that a client is in, and where in it."""
         cohort = self._resident.get(self._group(client))
-        for position, spec in enumerate(cohort.clients if cohort else ()):
-            if spec.id == client:
-                return cohort, position
-        return None, 0
+        if cohort is None or client not in cohort.positions:
+            return None, 0
+        return cohort, cohort.positions[client]
 
     def program(self, client: int) -> Program:
         return self._group(client)[0]

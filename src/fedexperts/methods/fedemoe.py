@@ -244,9 +244,10 @@ class FedEMoE(Method):
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """Places that the tree does not use are empty."""
-        shared = {name: message.tensors.get(name, torch.zeros_like(own[name])) for name in own if part_of(name) == PART}
+        sent = message.tensors
+        shared = {n: sent[n] if n in sent else torch.zeros_like(own[n]) for n in own if part_of(n) == PART}
         before = {name.replace(PART, "before", 1): tensor for name, tensor in shared.items()}
-        return select(message.tensors, {"extractor"}) | shared | before
+        return select(sent, {"extractor"}) | shared | before
 
     def reply(self, after: Trained, now: Round) -> Message:
         counts = after.own[f"{PART}.counts"]

@@ -162,7 +162,7 @@ class FedMoEDA(Method):
     # --- between a client and the server
 
     def start(self, model: Model) -> State:
-        return self._travels(model.state_dict()) | {"matrix.round": torch.tensor(0)}
+        return self._travels(model.state_dict())
 
     def _travels(self, tensors: Mapping[str, Tensor]) -> State:
         """Θ, unless everybody has it for good."""
@@ -171,8 +171,7 @@ class FedMoEDA(Method):
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """Θ, and the client's rows of A if it has not got them yet."""
         message = self._travels(server)
-        last, seen = server["matrix.round"], server.get(f"seen.{client.id}")
-        if f"places.{client.id}" in server and (seen is None or seen < last):
+        if f"places.{client.id}" in server and f"seen.{client.id}" not in server:
             message |= {f"rows.{kind}": server[f"{kind}.{client.id}"] for kind in ("places", "weights")}
         return Message(message)
 
@@ -192,13 +191,14 @@ class FedMoEDA(Method):
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
-        seen = {f"seen.{reply.client}": server["matrix.round"] for reply in replies}
+        seen = {f"seen.{reply.client}": torch.tensor(True) for reply in replies}  # these have their rows of A
         server = server | weighted_mean(replies, {"embedding"}, equal=True) | seen
         if self._renews(now):
+            server = {name: tensor for name, tensor in server.items() if not name.startswith("seen.")}
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
             known = {int(name.partition(".")[2]): server[name] for name in server if name.startswith("proxies.")}
             new = matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
-            server |= new | {"matrix.round": torch.full_like(server["matrix.round"], now.number)}
+            server |= new
         return server
 
     def _renews(self, now: Round) -> bool:
@@ -238,10 +238,12 @@ class FedMoEDA(Method):
 def _averaged(at_hand: Mapping[Want, State], weights: Tensor) -> State:
     """Φ_i = Σ a_ij Φ_j (Eq. 11), of whole numbers (BatchNorm's counters) the largest; the client's own come first."""
     adopted: State = {}
-    for layer in next(iter(at_hand.values())):
+    first = next(iter(at_hand.values()))
+    weights = weights.to(next(tensor for tensor in first.values() if tensor.is_floating_point()))
+    for layer in first:
         experts = torch.stack([tensors[layer] for tensors in at_hand.values()])
         if experts.is_floating_point():
-            mixed = torch.tensordot(weights.to(experts), experts, dims=1)
+            mixed = torch.tensordot(weights, experts, dims=1)
         else:
             mixed = experts.amax(0).expand(len(weights), *experts.shape[1:])
         adopted |= {f"experts.{number}.{layer}": mixed[number] for number in range(len(weights))}

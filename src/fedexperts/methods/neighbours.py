@@ -32,9 +32,10 @@ def matrix(proxies: Mapping[int, Tensor], asked: int, temperature: float) -> Sta
     weights = (similarity.fill_diagonal_(1).gather(1, chosen) / temperature).softmax(1)
     missing = asked + 1 - nearest
     places, weights = F.pad(every[chosen], (0, 0, 0, missing)), F.pad(weights, (0, missing))
-    mine = every[:, 0]
-    rows = {f"places.{client}": places[mine == client] for client in counts}
-    return rows | {f"weights.{client}": weights[mine == client] for client in counts}
+    sizes, rows = list(counts.values()), dict[str, Tensor]()
+    for client, near, share in zip(counts, torch.split(places, sizes), torch.split(weights, sizes), strict=True):
+        rows |= {f"places.{client}": near.clone(), f"weights.{client}": share.clone()}  # a view would keep everybody's
+    return rows
 
 
 def rows(after: Trained) -> list[dict[Want, float]]:
