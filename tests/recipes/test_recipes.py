@@ -46,6 +46,7 @@ PAPERS = {
     "pm-moe": {
         *("table1", "table2", "table3", "table4"),
         *("figure5-depth", "figure5-activation", "figure5-start", "figure6", "figure7", "figure8"),
+        "rates",  # ours
     },
 }
 
