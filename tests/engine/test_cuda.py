@@ -142,8 +142,8 @@ class Scores(Observer):
 
 @pytest.mark.parametrize("name", registry())
 def test_captured_evaluations_find_what_the_loop_finds(name: str) -> None:
-    """After every round, with everybody evaluated in groups that take turns in the same memory."""
-    values = {"rounds": 4 if name == "dualfed" else 8, "participation": 0.5, "group_size": 3}
+    """After every round, of clients some of which have trained in it."""
+    values = {"rounds": 4 if name == "dualfed" else 8, "participation": 0.5, "store": "device"}
     here, there = Scores(), Scores()
     simulation = finished(name, TASK, **values, device="cuda", executor="stacked", observers=(here,))
     finished(name, TASK, **values, observers=(there,))

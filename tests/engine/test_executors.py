@@ -1,5 +1,6 @@
 """Large models with BatchNorm in every executor, and which executor is taken. Captured loops: test_cuda.py."""
 
+import copy
 import re
 from functools import cache
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support import assert_close, assert_same_bits, finished, make_simulation, make_task, states
+from torch import nn
+from torch.func import functional_call, vmap
 
 from fedexperts.api import run
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings
@@ -14,6 +17,7 @@ from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Job, Simulation
 from fedexperts.engine.choosing import ChoosingExecutor
 from fedexperts.engine.executors import LoopExecutor
+from fedexperts.engine.patches import StackedNorm, make_stackable
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Method, Model, Round, State
 from fedexperts.task import Task
@@ -40,6 +44,24 @@ def test_convolutions_of_each_channel_are_stacked_too() -> None:
     task = make_task("mobilenet/16", (16, 16))  # one step: without short cuts the last digits grow quickly
     found = states(finished("standalone", task, rounds=1, executor="stacked"))
     assert_close(found, states(finished("standalone", task, rounds=1)))
+
+
+def test_torchs_own_norm_is_stacked_as_ours_is() -> None:
+    """As models of the user's own have it; with the channels last, as convolutions in a stack leave them."""
+    stacks = torch.randn(2, 5, 4, 4, 3, dtype=torch.float64).permute(0, 1, 4, 2, 3)
+    ours, theirs = nn.Sequential(nn.BatchNorm2d(3).double()), nn.BatchNorm2d(3).double()
+    make_stackable(ours)
+    assert isinstance(ours[0], StackedNorm)
+    tensors = {n: torch.stack([t, t]) for n, t in copy.deepcopy(ours.state_dict()).items()}
+    found = vmap(lambda own, x: functional_call(ours, own, x))(tensors, stacks)
+    for position, x in enumerate(stacks):
+        alone = copy.deepcopy(theirs)
+        torch.testing.assert_close(found[position], alone(x))
+        for name, tensor in alone.state_dict().items():
+            torch.testing.assert_close(tensors[f"0.{name}"][position], tensor)
+    unusual = nn.Sequential(nn.BatchNorm2d(3, momentum=None), nn.BatchNorm2d(3, affine=False))
+    make_stackable(unusual)
+    assert [type(layer) for layer in unusual] == [nn.BatchNorm2d, nn.BatchNorm2d]
 
 
 @pytest.mark.parametrize("model", ["resnet18/16", "mobilenet/16"])

@@ -168,4 +168,4 @@ class Query:
     received: "Received"
     index: Tensor  # clients × samples
     counts: tuple[int, ...]  # how many of a client's row count
-    again: bool = False  # whether the same is asked round after round
+    again: bool = False  # whether the same is asked round after round, of clients that stay where they are

@@ -76,6 +76,10 @@ class Fleet:
                 self.together = sum(len(ids) for _, ids in wave)
                 yield [self._bring(group, ids) for group, ids in wave]
 
+    def has_room_for(self, clients: Sequence[int]) -> bool:
+        """Whether all of them can be on the device together."""
+        return len(clients) <= self.limit
+
     def members(self, clients: Sequence[int]) -> dict[Group, list[int]]:
         """The clients by group, those with the most steps first: see `Cohort`."""
         members: dict[Group, list[int]] = defaultdict(list)

@@ -13,8 +13,8 @@ from fedexperts.engine.cohort import Query, Received
 from fedexperts.engine.graphs import Replay
 from fedexperts.methods import State
 
-MOST = 32
-"""Passes that are kept; the oldest goes when there are more, as with clients that are sampled anew."""
+MOST = 128
+"""Passes that are kept; the oldest goes when there are more."""
 
 Work = Callable[[State, Received, Tensor], Tensor]
 """(the stack's tensors, what was received, the samples) → something for each sample of each client."""

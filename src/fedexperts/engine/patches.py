@@ -130,6 +130,11 @@ def is_plain(layer: nn.Module) -> bool:
     )
 
 
+def is_usual(layer: nn.BatchNorm2d) -> bool:
+    """Whether it has weights, and statistics that move at a fixed rate."""
+    return layer.affine and layer.track_running_stats and layer.momentum is not None
+
+
 def fix_shapes(model: nn.Module) -> None:
     """Lay a model's experts into blocks, in place, so that no shape depends on values: for graphs and for stacks."""
     for part in model.modules():
@@ -141,7 +146,7 @@ def make_stackable(model: nn.Module) -> None:
     """Also turn plain convolutions and 2×2 poolings into those that are quick in a stack, and let the rest bear one."""
     fix_shapes(model)
     for part in model.modules():
-        if type(part) is BatchNorm:
+        if type(part) in (BatchNorm, nn.BatchNorm2d) and is_usual(cast(nn.BatchNorm2d, part)):
             part.__class__ = StackedNorm
         elif type(part) is nn.Conv2d:
             part.__class__ = PatchConv2d if is_plain(part) else StackedConv2d

@@ -116,7 +116,10 @@ def factors(matrices: Tensor, energy: float) -> list[Factors | None]:
     found: list[Factors | None] = [None] * len(matrices)
     waiting, exact, size = list(range(len(matrices))), matrices.to(torch.float64, copy=True), min(FIRST_RANKS, most)
     while waiting and size:
-        squares, left, right = leading(exact, size)
+        try:
+            squares, left, right = leading(exact, size)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            break  # they go as they are
         enough = squares.cumsum(1) >= energy * exact.square().sum((1, 2))[:, None]
         ranks = ((~enough).sum(1) + 1).tolist()  # NaN is never enough
         left, right = left.to(matrices.dtype), right.to(matrices.dtype)
@@ -152,7 +155,8 @@ def orthonormal(columns: Tensor) -> Tensor:
     products = columns.mT @ columns
     diagonal = products.diagonal(dim1=1, dim2=2)
     diagonal += SHIFT * diagonal.sum(1, keepdim=True) + torch.finfo(columns.dtype).tiny
-    triangle = torch.linalg.cholesky_ex(products).L
+    triangle, failed = torch.linalg.cholesky_ex(products)
+    triangle = torch.where(failed[:, None, None] == 0, triangle, torch.nan)  # what is no basis must not pass for one
     return cast(Tensor, torch.linalg.solve_triangular(triangle.mT, columns, upper=True, left=False))
 
 

@@ -171,7 +171,7 @@ class FedMoEDA(Method):
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """Θ, and the client's rows of A if it has not got them yet."""
         message = self._travels(server)
-        if f"places.{client.id}" in server and f"seen.{client.id}" not in server:
+        if f"places.{client.id}" in server and f"told.{client.id}" not in server:
             message |= {f"rows.{kind}": server[f"{kind}.{client.id}"] for kind in ("places", "weights")}
         return Message(message)
 
@@ -191,10 +191,10 @@ class FedMoEDA(Method):
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
         if not replies:
             return server
-        seen = {f"seen.{reply.client}": torch.tensor(True) for reply in replies}  # these have their rows of A
-        server = server | weighted_mean(replies, {"embedding"}, equal=True) | seen
+        told = {f"told.{reply.client}": torch.tensor(True) for reply in replies}  # these have their rows of A
+        server = server | weighted_mean(replies, {"embedding"}, equal=True) | told
         if self._renews(now):
-            server = {name: tensor for name, tensor in server.items() if not name.startswith("seen.")}
+            server = {name: tensor for name, tensor in server.items() if not name.startswith("told.")}
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
             known = {int(name.partition(".")[2]): server[name] for name in server if name.startswith("proxies.")}
             new = matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
