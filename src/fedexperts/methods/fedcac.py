@@ -76,13 +76,17 @@ class FedCAC(Method):
             return server
         state = server | weighted_mean(replies, set(self.owners))
         sent, names = [reply.message.tensors for reply in replies], self._masked(state)
-        parameters = torch.cat([rows(sent, name) for name in names], dim=1)
-        masks = torch.cat([unpacked(rows(sent, f"mask.{name}"), state[name].numel()) for name in names], dim=1)
-        shared = self.shares(overlaps(masks), now).to(parameters) @ parameters
-        critical = torch.split(shared[masks], masks.sum(1).tolist())
-        for reply, bits, values in zip(replies, packed(masks), critical, strict=True):
-            # A view would keep what all of this round's clients have.
-            state |= {f"mask.{reply.client}": bits.clone(), f"critical.{reply.client}": values.clone()}
+        masks = [unpacked(rows(sent, f"mask.{name}"), state[name].numel()) for name in names]
+        shares = self.shares(overlaps(torch.cat(masks, dim=1)), now)
+        counts = torch.stack([mask.sum(1) for mask in masks]).tolist()
+        critical = []  # tensor by tensor: all clients' parameters need not lie in memory twice
+        for name, mask, sizes in zip(names, masks, counts, strict=True):
+            parameters = rows(sent, name)
+            critical.append(torch.split((shares.to(parameters) @ parameters)[mask], sizes))
+        bits = packed(torch.cat(masks, dim=1))
+        for i, reply in enumerate(replies):
+            state[f"mask.{reply.client}"] = bits[i].clone()  # a view would keep everybody's
+            state[f"critical.{reply.client}"] = torch.cat([of_all[i] for of_all in critical])
         return state
 
     def shares(self, overlap: Tensor, now: Round) -> Tensor:
@@ -101,15 +105,14 @@ class FedCAC(Method):
         return sorted(name for name, tensor in model.items() if tensor.is_floating_point())
 
 
-EXACT = 2**24
-"""Up to here float32 counts in whole numbers."""
+BLOCK = 2**22
+"""Parameters that are counted at once: few for the memory, and up to 2²⁴ float32 counts in whole numbers."""
 
 
 def overlaps(masks: Tensor) -> Tensor:
     """O, clients × clients."""
-    common = torch.stack([part @ part.T for part in torch.split(masks.float(), EXACT, dim=1)]).sum(
-        0, dtype=torch.float64
-    )
+    parts = (part.float() for part in torch.split(masks, BLOCK, dim=1))
+    common = torch.stack([part @ part.T for part in parts]).sum(0, dtype=torch.float64)
     sizes = common.diagonal()
     return 2 * common / (sizes[:, None] + sizes).clamp(min=1)
 
