@@ -7,7 +7,7 @@ import torch
 
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
-from fedexperts.engine import Observer, Simulation
+from fedexperts.engine import Evaluation, Observer, Simulation
 from fedexperts.methods import Method, method_class
 from fedexperts.task import Task
 
@@ -53,6 +53,16 @@ def _in_turn(sizes: tuple[int, ...]) -> tuple[ClientData, ...]:
     ends = np.cumsum([size + HELD_OUT for size in sizes])
     owned = np.split(np.arange(ends[-1]), ends[:-1])
     return tuple(ClientData(own[:-HELD_OUT], own[-HELD_OUT:-8], own[-8:]) for own in owned)
+
+
+class Scores(Observer):
+    """Every client's scores in every round."""
+
+    def __init__(self) -> None:
+        self.found: list[list[Evaluation]] = []
+
+    def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
+        self.found.append(results)
 
 
 def make_simulation(

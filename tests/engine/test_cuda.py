@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_close, assert_same_bits, finished, make_task, make_text_task, states
+from support import Scores, assert_close, assert_same_bits, finished, make_task, make_text_task, states
 from torch import nn
 from torch.func import functional_call, vmap
 
@@ -15,7 +15,6 @@ from fedexperts.engine import TRACE, Simulation
 from fedexperts.engine.choosing import HEAVY, ChoosingExecutor
 from fedexperts.engine.executors import CapturedExecutor, Executor
 from fedexperts.engine.graphs import Replay
-from fedexperts.engine.observer import Evaluation, Observer
 from fedexperts.engine.patches import make_stackable
 from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
@@ -128,16 +127,6 @@ def test_captured_steps_equal_the_cpu_loop(
     assert captured(simulation, executor) > 0
     assert simulation.evaluate() == expected.evaluate()
     assert not caplog.messages, "steps that could not be captured run without a graph, and say so"
-
-
-class Scores(Observer):
-    """Every client's scores in every round."""
-
-    def __init__(self) -> None:
-        self.found: list[list[Evaluation]] = []
-
-    def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
-        self.found.append(results)
 
 
 @pytest.mark.parametrize("name", registry())

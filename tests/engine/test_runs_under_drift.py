@@ -5,22 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import assert_close, assert_same_bits, make_simulation, states
+from support import Scores, assert_close, assert_same_bits, make_simulation, states
 
-from fedexperts.engine import Evaluation, Observer, Simulation
+from fedexperts.engine import Simulation
 from fedexperts.engine.batches import Portion
 from fedexperts.task import Task
 
 TASK = Task.of(data="digits", samples=1000, clients=4, drift="sudden", phases=2, classes_per_client=2)
 VALUES = {"rounds": 4, "participation": 1.0, "lr": 0.1}
-
-
-class Scores(Observer):
-    def __init__(self) -> None:
-        self.found: list[list[Evaluation]] = []
-
-    def evaluated(self, round_number: int, results: list[Evaluation]) -> None:
-        self.found.append(results)
 
 
 def test_a_round_trains_and_tests_on_the_data_of_that_round() -> None:

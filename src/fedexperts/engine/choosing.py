@@ -27,8 +27,8 @@ HEAVY = {"float64": 2e9, "float32": 2e9, "tf32": 5e8, "bfloat16": 5e8}
 
 On an H200 rounds of FedAvg took, stacked and in a captured loop: in tf32 (10 clients × 256 images, batch 64) ResNet-18
 with a quarter of its widths (7e7) 70 and 161 ms, with half of them (2.8e8) 108 and 149, and PM-MoE over 20 extractors
-(3.3e8) 355 and 813 ms; in float32 (5 × 512) ResNet-18 itself (1.1e9) 375 and 514 ms. Tensor cores help cuDNN's
-convolutions more than ours: a ResNet-18 in tf32 was quicker alone in a probe.
+(3.3e8) 355 and 813 ms; in float32 (5 × 512) ResNet-18 itself (1.1e9) 375 and 514 ms. Beyond that nothing was
+measured; that large models do better alone there is what a probe said, before there were kernels of our own.
 """
 WAYS: dict[str, type[Executor]] = {"stacked": StackedExecutor, "captured": CapturedExecutor, "loop": LoopExecutor}
 

@@ -190,7 +190,7 @@ class Clients(Member, ABC):
         """What the method collects of every client's training data, class by class."""
         own = [self.data_at(now.number)[client.id].train for client in job.cohort.clients]
         index = self.to_device(padded(own))
-        stay = self.sample_size == len(self.specs) and self.fleet.has_room_for(list(self.specs))
+        stay = self.sample_size == len(self.specs) and self.fleet.has_room_for(len(self.specs))
         job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)), again=stay)
         rows = self.executor.map([job.collected])[0].to(self.data.dtype)  # which products in bfloat16 need not have
         labels = self.to_device(padded([self.dataset.labels[samples] for samples in own], fill=-1))

@@ -76,9 +76,9 @@ class Fleet:
                 self.together = sum(len(ids) for _, ids in wave)
                 yield [self._bring(group, ids) for group, ids in wave]
 
-    def has_room_for(self, clients: Sequence[int]) -> bool:
-        """Whether all of them can be on the device together."""
-        return len(clients) <= self.limit
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many clients can be on the device together."""
+        return count <= self.limit
 
     def members(self, clients: Sequence[int]) -> dict[Group, list[int]]:
         """The clients by group, those with the most steps first: see `Cohort`."""
@@ -210,7 +210,7 @@ class Fleet:
 
     def _room(self, of_group: int, asked: int) -> int:
         """How many clients of a group may be on the device together: its share of the limit."""
-        return asked if asked <= self.limit else max(1, round(self.limit * of_group / asked))
+        return asked if self.has_room_for(asked) else max(1, round(self.limit * of_group / asked))
 
     def _group(self, client: int) -> Group:
         """A client's group. To find it takes a model without values: nobody's is looked for before it is needed."""

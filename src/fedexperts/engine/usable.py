@@ -48,7 +48,7 @@ class Usable(Clients):
     def predict_held_out(self) -> list[tuple[Cohort, Tensor]]:
         def predicted(cohorts: list[Cohort]) -> list[tuple[Cohort, Tensor]]:
             held_out = [[self._held_out(client.id) for client in cohort.clients] for cohort in cohorts]
-            answers = self.ask(self._predicted_class, cohorts, held_out, self.fleet.has_room_for(self.everybody))
+            answers = self.ask(self._predicted_class, cohorts, held_out, self.fleet.has_room_for(len(self.everybody)))
             return [(cohort.absent(), stacked) for cohort, stacked in zip(cohorts, answers, strict=True)]
 
         return [answer for wave in self.waves.each(self.everybody, predicted) for answer in wave]

@@ -77,13 +77,14 @@ class FedCAC(Method):
         state = server | weighted_mean(replies, set(self.owners))
         sent, names = [reply.message.tensors for reply in replies], self._masked(state)
         masks = [unpacked(rows(sent, f"mask.{name}"), state[name].numel()) for name in names]
-        shares = self.shares(overlaps(torch.cat(masks, dim=1)), now)
+        together = torch.cat(masks, dim=1)
+        shares = self.shares(overlaps(together), now)
         counts = torch.stack([mask.sum(1) for mask in masks]).tolist()
         critical = []  # tensor by tensor: all clients' parameters need not lie in memory twice
         for name, mask, sizes in zip(names, masks, counts, strict=True):
             parameters = rows(sent, name)
             critical.append(torch.split((shares.to(parameters) @ parameters)[mask], sizes))
-        bits = packed(torch.cat(masks, dim=1))
+        bits = packed(together)
         for i, reply in enumerate(replies):
             state[f"mask.{reply.client}"] = bits[i].clone()  # a view would keep everybody's
             state[f"critical.{reply.client}"] = torch.cat([of_all[i] for of_all in critical])

@@ -197,8 +197,7 @@ class FedMoEDA(Method):
             server = {name: tensor for name, tensor in server.items() if not name.startswith("told.")}
             server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
             known = {int(name.partition(".")[2]): server[name] for name in server if name.startswith("proxies.")}
-            new = matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
-            server |= new
+            server |= matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
         return server
 
     def _renews(self, now: Round) -> bool:
