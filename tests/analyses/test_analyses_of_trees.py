@@ -118,7 +118,7 @@ def test_spectra_say_what_the_server_sees(grown: Simulation, tmp_path: Path) -> 
     for one in found:
         first = torch.linalg.svdvals(grown.server[f"shared_expert.experts.{one.leaf}.0.weight"])
         torch.testing.assert_close(one.values[0], first, rtol=1e-5, atol=1e-6)
-        assert one.seen == pytest.approx(health(grown.server, one.leaf, 0.99, 0.9), abs=1e-5)
+        assert one.seen == pytest.approx(health(grown.server, [one.leaf], 0.99, 0.9)[one.leaf], abs=1e-5)
         assert one.threshold == pytest.approx(grown.server["growth.thresholds"][one.leaf].item(), abs=1e-5)
 
 

@@ -48,7 +48,7 @@ def test_the_health_of_a_sub_expert_is_the_mean_over_its_matrices() -> None:
     _, state = a_tree()
     state[f"{PART}.experts.0.0.weight"] = torch.diag_embed(torch.tensor([2.0, 0, 0, 0])).repeat(1, 2).double()
     state[f"{PART}.experts.0.2.weight"] = torch.eye(5, 4).double()
-    found = health(state, 0, energy=0.99, share=0.5)
+    found = health(state, [0], energy=0.99, share=0.5)[0]
     assert found.rank == pytest.approx((1 / 4 + 1) / 2)
     assert found.tail == pytest.approx((0 + 1 / 2) / 2)
 
@@ -205,7 +205,7 @@ def test_the_threshold_follows_equation_8() -> None:
     expected = 0.8
     for number in range(1, 4):
         simulation.step()
-        rank = health(simulation.server, 0, 0.99, 0.9).rank
+        rank = health(simulation.server, [0], 0.99, 0.9)[0].rank
         expected = expected if number == 1 else 0.07 * rank + 0.93 * expected
         assert simulation.server["growth.thresholds"][0].item() == pytest.approx(expected)
 
@@ -243,9 +243,9 @@ def test_messages_follow_the_tree_and_every_change_has_its_reason() -> None:
             assert sent == {leaf for leaf, uses in enumerate(message.tensors["uses.counts"].tolist()) if uses > 0}
     rows = simulation.server["growth.log"].tolist()
     assert [sum(row[0] == number for row in rows) for number in range(1, 5)] == [3, 3, 5, 5]
+    seen = health(simulation.server, range(5), 0.99, 0.9)
     for number, leaf, rank, tail, threshold, _, change in rows[-5:]:
-        seen = health(simulation.server, int(leaf), 0.99, 0.9)
-        assert (number, rank, tail, change) == (4, *map(pytest.approx, seen), 0)
+        assert (number, rank, tail, change) == (4, *map(pytest.approx, seen[int(leaf)]), 0)
         assert threshold == pytest.approx(simulation.server["growth.thresholds"][int(leaf)].item())
     [cause] = changes_of(simulation)
     assert (cause.round, cause.leaf, cause.expanded) == (2, 0, True)

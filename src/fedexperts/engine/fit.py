@@ -66,7 +66,8 @@ class Fit:
         # What a loss does not use has a gradient of zero, for one client as in a stack of which some use it.
         gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
         for leaf, gradient in zip(leaves, gradients, strict=True):
-            leaf.grad = gradient
+            # Laid out as the leaf is: an optimiser takes all leaves together only then, and Adam refuses others.
+            leaf.grad = gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
         self.optimizer.step()
         return losses.detach()
 
@@ -110,7 +111,7 @@ class Fit:
         else:
             on_gpu = any(leaf.is_cuda for leaf in self.leaves.values())
             optimizer = torch.optim.Adam(
-                groups, train.lr, weight_decay=train.weight_decay, foreach=True, capturable=on_gpu
+                groups, train.lr, weight_decay=train.weight_decay, fused=True, capturable=on_gpu
             )
             zeros = _adam_memory
         for leaf in self.leaves.values():
@@ -137,5 +138,5 @@ def _momentum_memory(leaf: Tensor) -> dict[str, Tensor]:
 
 
 def _adam_memory(leaf: Tensor) -> dict[str, Tensor]:
-    step = torch.zeros((), dtype=leaf.dtype, device=leaf.device)
+    step = torch.zeros((), device=leaf.device)  # a number of steps, in float32 whatever the leaf is
     return {"step": step, "exp_avg": torch.zeros_like(leaf), "exp_avg_sq": torch.zeros_like(leaf)}

@@ -60,7 +60,7 @@ def beginning(leaves: int, threshold: float) -> State:
 def evolve(state: State, rules: Rules, now: Round) -> State:
     """Move the thresholds (Eq. 8), when it is time change the tree, and note all of it."""
     tree = Tree.of(state)
-    found = {leaf: health(state, leaf, rules.energy, rules.tail_share) for leaf in tree.paths}
+    found = health(state, tree.paths, rules.energy, rules.tail_share)
     thresholds = state[THRESHOLDS].clone()
     if now.number > 1:
         for leaf, (rank, _) in found.items():
@@ -106,8 +106,8 @@ def tables(server: Mapping[str, Tensor]) -> dict[str, Table]:
     thresholds = server[THRESHOLDS].tolist()
     values = [
         (leaf, thresholds[leaf], matrix, component, value)
-        for leaf in Tree.of(server).paths
-        for matrix, spectrum in enumerate(spectra(server, leaf))
+        for leaf, found in spectra(server, Tree.of(server).paths).items()
+        for matrix, spectrum in enumerate(found)
         for component, value in enumerate(spectrum.tolist())
     ]
     log = server[LOG].tolist()

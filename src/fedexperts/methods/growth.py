@@ -1,7 +1,7 @@
 """How FedEMoE's shared expert is looked at and changed: spectra of the weights, and the tree."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,10 +35,17 @@ class Health(NamedTuple):
     tail: float
 
 
-def spectra(state: Mapping[str, Tensor], leaf: int) -> list[Tensor]:
-    """The singular values of each of a sub-expert's matrices, the largest first."""
-    matrices = [tensor for tensor in expert(state, leaf).values() if tensor.ndim == 2]
-    return [torch.linalg.svdvals(matrix.double()).cpu() for matrix in matrices]
+def spectra(state: Mapping[str, Tensor], leaves: Iterable[int]) -> dict[int, list[Tensor]]:
+    """The singular values of each of the sub-experts' matrices, the largest first.
+
+    They are the roots of the eigenvalues of W·Wᵀ, which for a wide W is small: what matters is their squares' share of
+    the sum, and a GPU needs far longer for an SVD. All sub-experts have the same matrices.
+    """
+    each = {leaf: [tensor.double() for tensor in expert(state, leaf).values() if tensor.ndim == 2] for leaf in leaves}
+    alike = [torch.stack(matrices) for matrices in zip(*each.values(), strict=True)]
+    wide = [stack if stack.shape[1] <= stack.shape[2] else stack.mT for stack in alike]
+    squares = [torch.linalg.eigvalsh((stack @ stack.mT).cpu()).clamp(min=0).flip(1) for stack in wide]
+    return {leaf: [values[place].sqrt() for values in squares] for place, leaf in enumerate(each)}
 
 
 def health_of(found: Sequence[Tensor], energy: float, share: float) -> Health:
@@ -47,8 +54,8 @@ def health_of(found: Sequence[Tensor], energy: float, share: float) -> Health:
     return Health(sum(ranks) / len(ranks), sum(tails) / len(tails))
 
 
-def health(state: Mapping[str, Tensor], leaf: int, energy: float, share: float) -> Health:
-    return health_of(spectra(state, leaf), energy, share)
+def health(state: Mapping[str, Tensor], leaves: Iterable[int], energy: float, share: float) -> dict[int, Health]:
+    return {leaf: health_of(found, energy, share) for leaf, found in spectra(state, leaves).items()}
 
 
 def expert(state: Mapping[str, Tensor], leaf: int) -> State:

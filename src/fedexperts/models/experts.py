@@ -75,20 +75,26 @@ def strongest(weights: Tensor, count: int, dim: int = 1, rest: float = 0.0) -> T
 
 BLOCK = 16
 """Rows that go through one expert together, in a stack."""
+SPARE = 3
+"""Linear experts take all samples where these are at most so many times the rows in blocks. A block needs a copy of its
+expert's weights, and a linear layer uses each of them for `BLOCK` products only: copying takes longer than that."""
 
 
 class BlockExperts(SparseExperts):
     """The same numbers, with shapes that do not depend on the routing: for stacks of clients and CUDA graphs.
 
     Each expert's samples are laid into blocks of so many rows, the last one filled up; a product over all blocks takes
-    for each its expert's weights. At most one block per expert is wasted.
+    for each its expert's weights. At most one block per expert is wasted. A few linear experts see all samples instead
+    (`SPARE`), and those that were not chosen count nothing.
     """
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         samples, per_sample = chosen.shape
         experts: list[nn.Sequential] = list(self.children())  # type: ignore[arg-type]
-        expert = chosen.flatten()
         pairs, blocks = samples * per_sample, samples * per_sample // BLOCK + len(experts)
+        if samples * len(experts) <= SPARE * blocks * BLOCK and all(map(_is_linear, experts)):
+            return _through_all(experts, x, chosen, weights)
+        expert = chosen.flatten()
         sent = (expert[:, None] == torch.arange(len(experts), device=x.device)).long()
         rank = (sent.cumsum(0) - sent).gather(1, expert[:, None]).squeeze(1)  # a row's place among its expert's
         ends = ((sent.sum(0) + BLOCK - 1) // BLOCK).cumsum(0)  # each expert's blocks end here
@@ -103,13 +109,39 @@ class BlockExperts(SparseExperts):
         return found.reshape(samples, per_sample, -1).sum(1)
 
 
+def _is_linear(expert: nn.Sequential) -> bool:
+    return all(isinstance(layer, nn.Linear) or not layer.state_dict() for layer in expert)
+
+
+def _through_all(experts: Sequence[nn.Sequential], x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """Every sample through every expert, one product for all experts of a layer."""
+    count, rows, apart = len(experts), x, False  # apart: experts × samples × features
+    for layers in zip(*experts, strict=True):
+        first = layers[0]
+        if not isinstance(first, nn.Linear):
+            rows = first(rows.flatten(0, 1)).reshape(count, len(x), -1) if apart else first(rows)
+            continue
+        weight, bias = _of_all(layers)
+        if apart:
+            rows = rows @ weight.mT + bias[:, None]
+        else:  # all read the same: one wide layer
+            wide = rows @ weight.flatten(0, 1).T + bias.flatten()
+            rows, apart = wide.reshape(len(x), count, -1).transpose(0, 1), True
+    share = ((chosen[..., None] == torch.arange(count, device=x.device)) * weights[..., None]).sum(1)
+    return torch.einsum("se,eso->so", share, rows)
+
+
+def _of_all(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor]:
+    """The weights and biases of one layer of all experts."""
+    return torch.stack([layer.weight for layer in layers]), torch.stack([layer.bias for layer in layers])  # type: ignore[misc]
+
+
 def _through(layers: Sequence[nn.Module], rows: Tensor, owner: Tensor) -> Tensor:
     """One layer of all experts: each block of rows through its owner's."""
     first = layers[0]
     if not isinstance(first, nn.Linear | nn.Conv2d):
         return first(rows)  # type: ignore[no-any-return]
-    weight = torch.stack([layer.weight for layer in layers])[owner]  # type: ignore[misc]
-    bias = torch.stack([layer.bias for layer in layers])[owner]  # type: ignore[misc]
+    weight, bias = (tensor[owner] for tensor in _of_all(layers))
     if isinstance(first, nn.Linear):
         blocks = rows.reshape(len(owner), BLOCK, -1)
         return (blocks @ weight.transpose(1, 2) + bias[:, None]).flatten(0, 1)

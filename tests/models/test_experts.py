@@ -1,0 +1,46 @@
+"""Experts in a stack of clients: the numbers of those that each sample is sent to."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedexperts.models import BlockExperts, SparseExperts
+from fedexperts.models.experts import BLOCK, SPARE
+
+SAMPLES = 96
+
+
+def linear(experts: int) -> SparseExperts:
+    torch.manual_seed(0)
+    made = [nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5)) for _ in range(experts)]
+    return SparseExperts(made, 5).double()
+
+
+def sent(experts: int, per_sample: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples, and where each goes with which weight: nobody to the last expert."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(SAMPLES, 3, 4, generator=draw, dtype=torch.float64)
+    scores = torch.rand(SAMPLES, experts - 1, generator=draw, dtype=torch.float64)
+    weights, chosen = scores.topk(per_sample, dim=1)
+    return x, chosen, weights
+
+
+@pytest.mark.parametrize(("experts", "per_sample", "in_blocks"), [(3, 1, False), (9, 4, False), (60, 1, True)])
+def test_linear_experts_in_a_stack_have_the_numbers_and_gradients_of_sparse_ones(
+    experts: int, per_sample: int, in_blocks: bool
+) -> None:
+    assert (experts * SAMPLES > SPARE * BLOCK * (SAMPLES * per_sample // BLOCK + experts)) == in_blocks
+    found = []
+    for kind in (SparseExperts, BlockExperts):
+        model = linear(experts)
+        model.__class__ = kind
+        x, chosen, weights = sent(experts, per_sample)
+        x.requires_grad_()
+        weights.requires_grad_()
+        out = model(x, chosen, weights)
+        out.square().sum().backward()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        assert not any(gradient.any() for gradient in gradients[-4:]), "nobody was sent to the last: it stays as it is"
+        found.append([out, x.grad, weights.grad, *gradients])
+    for sparse, stacked in zip(*found, strict=True):
+        torch.testing.assert_close(stacked, sparse)
