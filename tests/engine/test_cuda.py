@@ -129,6 +129,26 @@ def test_captured_steps_equal_the_cpu_loop(
     assert not caplog.messages, "steps that could not be captured run without a graph, and say so"
 
 
+@pytest.mark.parametrize("executor", ["stacked", "captured"])
+def test_the_steps_of_a_group_share_memory_and_can_be_captured_again(
+    executor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = {"participation": 1.0, "epochs": 3, "optimizer": "adam", "lr": 0.001}
+    expected = states(finished("fedrep", TASK, **values, rounds=8))
+    simulation = finished("fedrep", TASK, **values, rounds=4, device="cuda", executor=executor)
+    for _ in range(4):
+        graphs = [step.graph for step in steps(simulation, executor) if step.graph is not None]
+        assert len(graphs) > 1
+        assert len({graph.pool() for graph in graphs}) == 1
+        del graphs
+        executor_of(simulation, executor).shrink()  # all graphs die, and with them torch's pool
+        assert captured(simulation, executor) == 0
+        simulation.step()
+    assert captured(simulation, executor) > 1
+    assert_close(on_cpu(states(simulation)), expected)
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("name", registry())
 def test_captured_evaluations_find_what_the_loop_finds(name: str) -> None:
     """After every round, of clients some of which have trained in it."""

@@ -31,6 +31,7 @@ class LoopGraphs(StepGraphs):
         return [stage.step for place in self._places.values() for stage in place.stages.values()]
 
     def clear(self) -> None:
+        super().clear()
         self._places.clear()
 
     def _losses(self, job: Job) -> list[Tensor]:
@@ -48,7 +49,6 @@ class _Place:
         self.owner = owner
         self.tensors = {name: _room_for(tensor) for name, tensor in job.cohort.of(0).items()}
         self.received = {name: torch.empty_like(tensor) for name, tensor in job.received.by(0).items()}
-        self.pool = torch.cuda.graph_pool_handle()  # one for all stages: they never run side by side
         self.stages: dict[int, _InPlace] = {}
 
     def fits(self, job: Job) -> bool:
@@ -87,9 +87,9 @@ class _InPlace:
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
         self.fit = Fit(
             job.cohort.program.captured, lesson.stage, place.tensors, place.received, owner.train_settings,
-            owner.engine.precision, owner.engine.compile,
+            owner.engine.precision, owner.engine.compile, owner.lane(job).optimizer,
         )  # fmt: skip
-        self.step = Replay(self._step, place.pool, f"steps of one client ({job.cohort.clients[0].model})")
+        self.step = Replay(self._step, owner.lane(job).pool, f"steps of one client ({job.cohort.clients[0].model})")
 
     def fits(self, lesson: Lesson) -> bool:
         return lesson.order.shape[1] <= len(self.order) and self.identity == lesson.stage.identity

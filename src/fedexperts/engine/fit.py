@@ -13,6 +13,9 @@ from fedexperts.engine.cohort import Received
 from fedexperts.engine.program import Program
 from fedexperts.methods import Batch, Stage, State, part_of
 
+Memory = dict[str, Tensor]
+"""What an optimiser keeps of one leaf."""
+
 PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
 
 
@@ -37,14 +40,20 @@ class Fit:
         train: TrainSettings,
         precision: str,
         compiled: bool = False,
+        memory: "dict[str, Memory] | None" = None,
     ) -> None:
-        """For a stack `received` is `Received`, for one client its own tensors."""
+        """For a stack `received` is `Received`, for one client its own tensors.
+
+        `memory`: what the optimiser keeps of each leaf. Stages that never run side by side may share one, since each
+        forgets it before it begins.
+        """
         self.program = program
         self.stage = stage
         self.received = received
         self.train = train
         self.precision = precision
         self.compiled = compiled
+        self.memory = {} if memory is None else memory
         # `.data`, not `.detach()`: views of one stack would share a version counter, and another thread's step with
         # another client would look like a change of this one's tensors.
         self.leaves = {name: tensors[name].data.requires_grad_() for name in stage.moving(program.parameters)}
@@ -69,12 +78,13 @@ class Fit:
             # Laid out as the leaf is: an optimiser takes all leaves together only then, and Adam refuses others.
             leaf.grad = gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
         self.optimizer.step()
+        self.optimizer.zero_grad()  # given back, or each captured step would hold gradients of its own
         return losses.detach()
 
     def first(self, count: int) -> "Fit":
         """The same fit for the first `count` clients of the stack, its optimiser's memory included."""
         assert isinstance(self.received, Received)
-        narrow = Fit(
+        return Fit(
             self.program,
             self.stage,
             {name: tensor[:count] for name, tensor in self.tensors.items()},
@@ -82,11 +92,8 @@ class Fit:
             self.train,
             self.precision,
             self.compiled,
+            {n: {k: v[:count] if v.dim() else v for k, v in memory.items()} for n, memory in self.memory.items()},
         )
-        for name, leaf in self.leaves.items():
-            memory = self.optimizer.state[leaf]
-            narrow.optimizer.state[narrow.leaves[name]] = {k: v[:count] if v.dim() else v for k, v in memory.items()}
-        return narrow
 
     def forget(self) -> None:
         """Empty the optimiser's memory, in place."""
@@ -104,7 +111,7 @@ class Fit:
             for part in self.stage.parts
         ]
         optimizer: torch.optim.Optimizer
-        zeros: Callable[[Tensor], dict[str, Tensor]]
+        zeros: Callable[[Tensor], Memory]
         if train.optimizer == "sgd":
             optimizer = torch.optim.SGD(groups, train.lr, train.momentum, weight_decay=train.weight_decay, foreach=True)
             zeros = _no_memory if train.momentum == 0 else _momentum_memory
@@ -114,8 +121,11 @@ class Fit:
                 groups, train.lr, weight_decay=train.weight_decay, fused=True, capturable=on_gpu
             )
             zeros = _adam_memory
-        for leaf in self.leaves.values():
-            optimizer.state[leaf] = zeros(leaf)
+        for name, leaf in self.leaves.items():
+            kept = self.memory.get(name)
+            if not kept or leaf.shape not in {tensor.shape for tensor in kept.values()}:
+                kept = self.memory[name] = zeros(leaf)
+            optimizer.state[leaf] = kept
         return optimizer
 
 
@@ -129,14 +139,14 @@ def memories(train: TrainSettings, stage: Stage) -> int:
 # The optimisers' memory, made here and not at their first step, so that it can be sliced and emptied.
 
 
-def _no_memory(leaf: Tensor) -> dict[str, Tensor]:
+def _no_memory(leaf: Tensor) -> Memory:
     return {}
 
 
-def _momentum_memory(leaf: Tensor) -> dict[str, Tensor]:
+def _momentum_memory(leaf: Tensor) -> Memory:
     return {"momentum_buffer": torch.zeros_like(leaf)}
 
 
-def _adam_memory(leaf: Tensor) -> dict[str, Tensor]:
+def _adam_memory(leaf: Tensor) -> Memory:
     step = torch.zeros((), device=leaf.device)  # a number of steps, in float32 whatever the leaf is
     return {"step": step, "exp_avg": torch.zeros_like(leaf), "exp_avg_sq": torch.zeros_like(leaf)}

@@ -13,7 +13,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -21,8 +22,11 @@ from torch import Tensor
 from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Job, Lesson
-from fedexperts.engine.fit import Fit
+from fedexperts.engine.fit import Fit, Memory
 from fedexperts.engine.memory import ran_out
+
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
 
 WARM_UP = 2
 """Eager steps before a graph is captured."""
@@ -33,11 +37,27 @@ LEAST_STEPS = 64
 log = logging.getLogger(__name__)
 
 
+class Pool:
+    """Memory for what captured work makes on its way, shared by graphs that never run side by side."""
+
+    def __init__(self) -> None:
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+
+    @property
+    def handle(self) -> "_POOL_HANDLE":
+        """That of the graphs that live: torch ends a pool with the last of them, and does not begin it again."""
+        for graph in self._graphs:
+            return graph.pool()
+        return torch.cuda.graph_pool_handle()
+
+    def add(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graphs.add(graph)
+
+
 class Replay:
     """A piece of work that is done eagerly at first, then captured, and from then on one launch."""
 
-    def __init__(self, work: Callable[[], None], pool: Any, what: str) -> None:
-        """`pool`: memory for what the work makes; graphs that never run side by side may share one."""
+    def __init__(self, work: Callable[[], None], pool: Pool, what: str) -> None:
         self.work = work
         self.pool = pool
         self.what = what
@@ -59,7 +79,7 @@ class Replay:
         torch.cuda.synchronize()
         try:
             with _garbage_kept():
-                graph.capture_begin(pool=self.pool)
+                graph.capture_begin(pool=self.pool.handle)
                 try:
                     self.work()
                 finally:
@@ -69,6 +89,7 @@ class Replay:
                 raise
             log.warning("%s run without a CUDA graph: %s", self.what, error)
             return None
+        self.pool.add(graph)
         return graph
 
 
@@ -84,6 +105,14 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
+class Lane(NamedTuple):
+    """Where a group's steps run one after another, in memory that is theirs."""
+
+    stream: torch.cuda.Stream
+    pool: Pool
+    optimizer: dict[str, Memory]
+
+
 class StepGraphs(ABC):
     """Trains jobs through captured steps, each group of clients on its own stream."""
 
@@ -91,38 +120,39 @@ class StepGraphs(ABC):
         self.data = data
         self.train_settings = train
         self.engine = engine
-        self._streams: dict[Hashable, torch.cuda.Stream] = {}
+        self._lanes: dict[Hashable, Lane] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
         jobs = [job for job in jobs if job.lessons]  # a round may be for other things
         main = torch.cuda.current_stream()
         for job in jobs:
-            stream = self._stream(job)
+            stream = self.lane(job).stream
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 job.losses = self._losses(job)
         for job in jobs:
-            main.wait_stream(self._stream(job))
+            main.wait_stream(self.lane(job).stream)
+
+    def lane(self, job: Job) -> Lane:
+        """That of the job's group."""
+        key = group(job)
+        if key not in self._lanes:
+            self._lanes[key] = Lane(torch.cuda.Stream(), Pool(), {})  # type: ignore[no-untyped-call]
+        return self._lanes[key]
 
     @property
     @abstractmethod
     def replays(self) -> Sequence[Replay]:
         """All steps that are or will be captured."""
 
-    @abstractmethod
     def clear(self) -> None:
         """Give all graphs and their memory back."""
+        for lane in self._lanes.values():
+            lane.optimizer.clear()
 
     @abstractmethod
     def _losses(self, job: Job) -> list[Tensor]:
         """Train the cohort; each lesson's mean losses."""
-
-    def _stream(self, job: Job) -> torch.cuda.Stream:
-        """The stream of the job's group."""
-        key = group(job)
-        if key not in self._streams:
-            self._streams[key] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        return self._streams[key]
 
 
 class StackGraphs(StepGraphs):
@@ -137,6 +167,7 @@ class StackGraphs(StepGraphs):
         return [step for track in self._tracks.values() for step in track.steps.values()]
 
     def clear(self) -> None:
+        super().clear()
         self._tracks.clear()
 
     def _losses(self, job: Job) -> list[Tensor]:
@@ -166,10 +197,10 @@ class _Track:
         self.received = job.received.roomy(self.capacity)
         self.losses = torch.zeros(self.capacity, device=self.order.device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
-        self.pool = torch.cuda.graph_pool_handle()
+        self.pool = owner.lane(job).pool
         self.whole = Fit(
             job.cohort.program.stacked, lesson.stage, job.cohort.buffers, self.received, owner.train_settings,
-            owner.engine.precision, owner.engine.compile,
+            owner.engine.precision, owner.engine.compile, owner.lane(job).optimizer,
         )  # fmt: skip
         self.steps: dict[int, Replay] = {}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedexperts.engine.cohort import Query, Received
-from fedexperts.engine.graphs import Replay
+from fedexperts.engine.graphs import Pool, Replay
 from fedexperts.methods import State
 
 MOST = 128
@@ -26,7 +26,7 @@ class PassGraphs:
     def __init__(self) -> None:
         self._passes: dict[Hashable, _Pass] = {}
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = Pool()
 
     @property
     def replays(self) -> list[Replay]:
@@ -34,7 +34,6 @@ class PassGraphs:
 
     def clear(self) -> None:
         self._passes.clear()
-        self._pool = torch.cuda.graph_pool_handle()
 
     def answer(self, query: Query, work: Work) -> Tensor:
         """What `work` gives for a query."""
@@ -58,7 +57,7 @@ class PassGraphs:
 class _Pass:
     """One question to one stack, in memory that does not move."""
 
-    def __init__(self, query: Query, work: Work, pool: tuple[int, int]) -> None:
+    def __init__(self, query: Query, work: Work, pool: Pool) -> None:
         still = _still(query)
         self.tensors = {n: t if n in still else torch.empty_like(t) for n, t in query.cohort.tensors.items()}
         self.copied = [name for name in self.tensors if name not in still]

@@ -45,17 +45,25 @@ class StackedExecutor(Executor):
         return super().shrink()
 
     def step_memory(self, rehearsal: Callable[[], Job]) -> int:
-        """Of all stages, where each has graphs with memory of their own; else of the largest."""
+        """Of the stage that needs most on its way, and what the optimisers keep; they share it."""
         job = rehearsal()
-        found = [self._measured(job, lesson) for lesson in job.lessons]
-        return int(sum(found) if self.graphs is not None else max(found, default=0))
+        on_the_way = [self._measured(job, lesson) for lesson in job.lessons]
+        kept = {
+            name: each * job.cohort.tensors[name].nbytes
+            for lesson in job.lessons
+            if (each := memories(self.train_settings, lesson.stage))
+            for name in self._moving(job, lesson)
+        }
+        return int(max(on_the_way, default=0) + sum(kept.values()))
 
     def _measured(self, job: Job, lesson: Lesson) -> float:
         """A step of a job whose tensors are nobody's; gradients count twice, as the optimiser makes its own of them."""
         with numerics(self.precision), kept_for_backward(job.cohort.tensors) as kept:
             self._lesson(job, lesson)
-        moving = sum(job.cohort.tensors[name].nbytes for name in lesson.stage.moving(job.cohort.program.parameters))
-        return BESIDE * kept() + moving * (2 + memories(self.train_settings, lesson.stage))
+        return BESIDE * kept() + 2 * sum(job.cohort.tensors[name].nbytes for name in self._moving(job, lesson))
+
+    def _moving(self, job: Job, lesson: Lesson) -> Sequence[str]:
+        return lesson.stage.moving(job.cohort.program.parameters)
 
     def _lesson(self, job: Job, lesson: Lesson) -> Tensor:
         cohort = job.cohort

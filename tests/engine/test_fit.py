@@ -1,0 +1,67 @@
+"""What a fit keeps, and what it does not."""
+
+import torch
+from support import make_simulation, make_task
+from torch import Tensor
+
+from fedexperts.engine.cohort import Job, Lesson
+from fedexperts.engine.fit import Fit, Memory
+
+SIMULATION = make_simulation("fedrep", make_task(), optimizer="adam", lr=0.01)
+
+
+def two_stages() -> tuple[Job, list[Fit], dict[str, Memory]]:
+    """FedRep trains the head, then the body: as fits with one memory."""
+    stages = SIMULATION.method.stages(SIMULATION.now(1))
+    job = SIMULATION.estimate._rehearsal(0, [*stages, stages[0]])
+    memory: dict[str, Memory] = {}
+    return job, [fit_of(job, lesson, memory) for lesson in job.lessons], memory
+
+
+def fit_of(job: Job, lesson: Lesson, memory: dict[str, Memory], times: int = 1) -> Fit:
+    tensors = {name: torch.cat([tensor] * times) for name, tensor in job.cohort.tensors.items()}
+    received = job.received.roomy(times)
+    return Fit(
+        job.cohort.program.stacked, lesson.stage, tensors, received, SIMULATION.settings, "float64", memory=memory
+    )
+
+
+def step(fit: Fit, job: Job, clients: int = 1) -> Tensor:
+    data = SIMULATION.data
+    index = job.lessons[0].order[:, 0].expand(clients, -1)
+    return fit.step(data.x(index), data.y(index))
+
+
+def test_gradients_are_given_back() -> None:
+    job, (fit, *_), _ = two_stages()
+    before = {name: leaf.detach().clone() for name, leaf in fit.leaves.items()}
+    step(fit, job)
+    assert all(leaf.grad is None for leaf in fit.leaves.values())
+    assert any(not torch.equal(leaf, before[name]) for name, leaf in fit.leaves.items())
+
+
+def test_stages_share_what_an_optimiser_keeps_and_each_begins_with_nothing() -> None:
+    job, (head, body, again), memory = two_stages()
+    assert set(memory) == {*head.leaves, *body.leaves}
+    step(head, job)
+    for name, leaf in again.leaves.items():
+        kept = again.optimizer.state[leaf]
+        assert kept is memory[name]
+        assert kept["exp_avg_sq"].any()
+    again.forget()
+    assert not any(tensor.any() for name in again.leaves for tensor in memory[name].values())
+
+
+def test_some_of_a_stack_share_the_memory_of_the_whole() -> None:
+    job, _, memory = two_stages()
+    small = dict(memory)
+    whole = fit_of(job, job.lessons[0], memory, times=3)
+    assert all(memory[name] is not small[name] for name in whole.leaves), "larger ones get memory of their own"
+    first = whole.first(2)
+    step(first, job, clients=2)
+    for name in whole.leaves:
+        kept = memory[name]["exp_avg_sq"]
+        assert kept[0].any()
+        assert kept[1].equal(kept[0])
+        assert not kept[2].any()
+        assert memory[name]["step"] == 1
