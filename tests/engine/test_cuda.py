@@ -133,9 +133,10 @@ def test_captured_steps_equal_the_cpu_loop(
 def test_the_steps_of_a_group_share_memory_and_can_be_captured_again(
     executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    values = {"participation": 1.0, "epochs": 3, "optimizer": "adam", "lr": 0.001}
-    expected = states(finished("fedrep", TASK, **values, rounds=8))
-    simulation = finished("fedrep", TASK, **values, rounds=4, device="cuda", executor=executor)
+    task = make_task("cnn5", (60, 50, 40, 30))  # all with batches of the same width: one group
+    values = {"participation": 0.5, "epochs": 3, "optimizer": "adam", "lr": 0.001}
+    expected = states(finished("fedrep", task, **values, rounds=8))
+    simulation = finished("fedrep", task, **values, rounds=4, device="cuda", executor=executor)
     for _ in range(4):
         graphs = [step.graph for step in steps(simulation, executor) if step.graph is not None]
         assert len(graphs) > 1

@@ -185,27 +185,31 @@ class StackGraphs(StepGraphs):
 class _Track:
     """The fixed memory of one stage of one cohort, and its steps by number of clients still training.
 
-    The cohort's tensors are that memory already: the fleet keeps its buffers.
+    The cohort's tensors are that memory already: the fleet keeps its buffers. They may hold many clients that are only
+    asked; there is room to train for those who train, and for some more who may do so in another round.
     """
 
     def __init__(self, owner: StackGraphs, job: Job, lesson: Lesson) -> None:
         self.data = owner.data
-        self.capacity = len(next(iter(job.cohort.buffers.values())))
         self.memory = _memory(job, lesson)
-        _, steps, width = lesson.order.shape
+        clients, steps, width = lesson.order.shape
+        self.capacity = min(2 ** (clients - 1).bit_length(), len(next(iter(job.cohort.buffers.values()))))
         self.order = lesson.order.new_zeros((self.capacity, room(steps), width))
         self.received = job.received.roomy(self.capacity)
         self.losses = torch.zeros(self.capacity, device=self.order.device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=self.order.device)
         self.pool = owner.lane(job).pool
         self.whole = Fit(
-            job.cohort.program.stacked, lesson.stage, job.cohort.buffers, self.received, owner.train_settings,
-            owner.engine.precision, owner.engine.compile, owner.lane(job).optimizer,
+            job.cohort.program.stacked, lesson.stage, {n: t[: self.capacity] for n, t in job.cohort.buffers.items()},
+            self.received, owner.train_settings, owner.engine.precision, owner.engine.compile,
+            owner.lane(job).optimizer,
         )  # fmt: skip
         self.steps: dict[int, Replay] = {}
 
     def fits(self, job: Job, lesson: Lesson) -> bool:
-        return lesson.order.shape[1] <= self.order.shape[1] and self.memory == _memory(job, lesson)
+        clients, steps, _ = lesson.order.shape
+        enough = clients <= self.capacity and steps <= self.order.shape[1]
+        return enough and self.memory == _memory(job, lesson)
 
     def run(self, job: Job, lesson: Lesson) -> Tensor:
         clients, steps = lesson.order.shape[:2]
