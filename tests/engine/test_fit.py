@@ -65,3 +65,15 @@ def test_some_of_a_stack_share_the_memory_of_the_whole() -> None:
         assert kept[1].equal(kept[0])
         assert not kept[2].any()
         assert memory[name]["step"] == 1
+
+
+def test_some_of_a_stack_forget_with_the_whole_whatever_size_others_left() -> None:
+    """A smaller stack comes between, as when a stage is captured anew for fewer clients."""
+    job, _, memory = two_stages()
+    whole = fit_of(job, job.lessons[0], memory, times=3)
+    fit_of(job, job.lessons[0], memory, times=2)
+    first = whole.first(2)
+    step(first, job, clients=2)
+    assert all(first.optimizer.state[leaf]["exp_avg_sq"].any() for leaf in first.leaves.values())
+    whole.forget()
+    assert not any(kept.any() for leaf in first.leaves.values() for kept in first.optimizer.state[leaf].values())

@@ -44,8 +44,8 @@ class Fit:
     ) -> None:
         """For a stack `received` is `Received`, for one client its own tensors.
 
-        `memory`: what the optimiser keeps of each leaf. Stages that never run side by side may share one, since each
-        forgets it before it begins.
+        `memory`: where fits that never run side by side find what their optimisers keep of a leaf, if it is as large,
+        and leave it for others. They may share it since each forgets it before it begins.
         """
         self.program = program
         self.stage = stage
@@ -53,12 +53,11 @@ class Fit:
         self.train = train
         self.precision = precision
         self.compiled = compiled
-        self.memory = {} if memory is None else memory
         # `.data`, not `.detach()`: views of one stack would share a version counter, and another thread's step with
         # another client would look like a change of this one's tensors.
         self.leaves = {name: tensors[name].data.requires_grad_() for name in stage.moving(program.parameters)}
         self.tensors = {name: tensor.data for name, tensor in tensors.items()} | self.leaves
-        self.optimizer = self._optimizer()
+        self.optimizer = self._optimizer({} if memory is None else memory)
         self._losses = program.bind(lambda model, x, y, received: stage.loss(model, Batch(x, y), received))
         if isinstance(received, Received):
             self._losses = vmap(self._losses, in_dims=(0, 0, 0, received.dims), randomness="different")
@@ -84,6 +83,7 @@ class Fit:
     def first(self, count: int) -> "Fit":
         """The same fit for the first `count` clients of the stack, its optimiser's memory included."""
         assert isinstance(self.received, Received)
+        kept = {name: self.optimizer.state[leaf] for name, leaf in self.leaves.items()}
         return Fit(
             self.program,
             self.stage,
@@ -92,7 +92,7 @@ class Fit:
             self.train,
             self.precision,
             self.compiled,
-            {n: {k: v[:count] if v.dim() else v for k, v in memory.items()} for n, memory in self.memory.items()},
+            {n: {k: v[:count] if v.dim() else v for k, v in memory.items()} for n, memory in kept.items()},
         )
 
     def forget(self) -> None:
@@ -101,7 +101,7 @@ class Fit:
             for value in memory.values():
                 value.zero_()
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def _optimizer(self, shared: dict[str, Memory]) -> torch.optim.Optimizer:
         train = self.train.model_copy(update=PLAIN) if self.stage.plain else self.train
         groups = [
             {
@@ -122,9 +122,9 @@ class Fit:
             )
             zeros = _adam_memory
         for name, leaf in self.leaves.items():
-            kept = self.memory.get(name)
+            kept = shared.get(name)
             if not kept or leaf.shape not in {tensor.shape for tensor in kept.values()}:
-                kept = self.memory[name] = zeros(leaf)
+                kept = shared[name] = zeros(leaf)
             optimizer.state[leaf] = kept
         return optimizer
 
