@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -151,9 +151,14 @@ def compare(
 @app.command(short_help="Make a paper's table or figure again.")
 @takes(EngineSettings)
 def reproduce(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(help="a recipe, or a .toml file of your own", show_default=False, autocompletion=recipe_names),
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE]...",
+            help="recipes, or .toml files of your own",
+            show_default=False,
+            autocompletion=recipe_names,
+        ),
     ] = None,
     only: Annotated[str | None, typer.Option(help="only these methods, with commas")] = None,
     case: Annotated[str, typer.Option(help="only cases with this in their name")] = "",
@@ -169,40 +174,53 @@ def reproduce(
         bool, typer.Option("--keep-models/--drop-models", help="a table needs no final models; t-SNE and gates do")
     ] = True,
     jobs: Annotated[int, typer.Option(min=1, help="runs side by side, each a process: for a GPU with room")] = 1,
+    finished: Annotated[bool, typer.Option("--finished", help="show what is finished, train nothing")] = False,
     track: Track = None,
     *,
     values: dict[str, Any],
 ) -> None:
-    """Make a paper's table or figure again and print it beside what was published. Without a name: list all.
+    """Make papers' tables and figures again and print them beside what was published. Without a name: list all.
 
     Called again it skips what is finished and continues what was interrupted. A run that diverged is finished.
     Example: fedexperts reproduce fedmoe/table3 --scale 0.02 --data-dir DIR
     """
     from fedexperts import recipes
+    from fedexperts.recipes.illustrate import illustrate
     from fedexperts.report.progress import ProgressDisplay
     from fedexperts.trackers import trackers
 
-    if recipe is None:
+    if not names:
         _list_recipes()
         return
-    found = recipes.read(recipe)
     reduction = recipes.Reduction.check({"scale": scale, "rounds": rounds})
     choice = recipes.Choice.check({"only": only, "case": case, "seeds": seeds})
-    folder = out or RUNS / "reproduce" / (found.name.partition("/")[0] + reduction.suffix)
-    places = {"data_dir": data_dir, "download": download}
-    values |= {name: value for name, value in places.items() if value is not None}
+    where = {"data_dir": data_dir, "download": download}
+    values |= {name: value for name, value in where.items() if value is not None}
     following = trackers(track)
-    cells = recipes.plan(found, folder, choice, reduction, values)
-    with _continues("the same command") as stops, ProgressDisplay(console) as progress:
-        outcomes = recipes.reproduce(cells, progress, [stops], keep_models, jobs, following)
-    results = folder / found.name.rpartition("/")[2]
-    recipes.write_results(found, outcomes, reduction, results, shlex.join(["fedexperts", *sys.argv[1:]]))
-    console.print(recipes.results_table(found, outcomes, reduction))
-    from fedexperts.recipes.illustrate import illustrate  # last: what was measured is written, whatever the figures do
-
-    for finding in illustrate(found, outcomes, reduction, results):
-        console.print(finding)
-    console.print(f"runs: {folder / recipes.RUNS}\nresults.csv, results.md and a page per case: {results}")
+    asked = [recipes.read(name) for name in dict.fromkeys(names)]
+    folders = [out or RUNS / "reproduce" / (recipe.name.partition("/")[0] + reduction.suffix) for recipe in asked]
+    plans = [recipes.plan(*each, choice, reduction, values) for each in zip(asked, folders, strict=True)]
+    with (
+        _continues("the same command", [cell.folder for plan in plans for cell in plan]) as stops,
+        ProgressDisplay(console) as progress,
+    ):
+        made = recipes.reproduce(plans, progress, [stops], keep_models, jobs, following, train=not finished)
+    shown = [
+        (recipe, outcomes, folder / recipe.name.rpartition("/")[2])
+        for recipe, outcomes, folder in zip(asked, made, folders, strict=True)
+        if outcomes
+    ]
+    if not shown:
+        raise SettingsError(
+            f"no run of {', '.join(names)} is finished in {', '.join(map(str, dict.fromkeys(folders)))}"
+        )
+    for recipe, outcomes, home in shown:
+        recipes.write_results(recipe, outcomes, reduction, home, shlex.join(["fedexperts", *sys.argv[1:]]))
+    for recipe, outcomes, home in shown:  # last: what was measured is written, whatever the figures do
+        console.print(recipes.results_table(recipe, outcomes, reduction))
+        for finding in illustrate(recipe, outcomes, reduction, home):
+            console.print(finding)
+        console.print(f"runs: {home.parent / recipes.RUNS}\nresults.csv, results.md and a page per case: {home}")
 
 
 def _list_recipes() -> None:
@@ -329,8 +347,11 @@ def data(
 
 
 @contextmanager
-def _continues(command: str | None = None) -> Iterator[Any]:
-    """On Ctrl-C the last checkpoint stays, and the command that continues is printed. Gives an observer to run with."""
+def _continues(command: str | None = None, runs: Sequence[Path] = ()) -> Iterator[Any]:
+    """On Ctrl-C the last checkpoint stays, and the command that continues is printed. Gives an observer to run with.
+
+    `runs`: folders of runs of which it may not hear, as other processes make them.
+    """
     from fedexperts.engine import Observer, Simulation
 
     class Folder(Observer):
@@ -343,13 +364,13 @@ def _continues(command: str | None = None) -> Iterator[Any]:
     try:
         yield stops
     except KeyboardInterrupt:
-        if stops.run is None:
-            print("\ninterrupted before anything was written", file=sys.stderr)
-        else:
-            again = command or f"fedexperts resume {stops.run}"
+        if stops.run is not None:
             saved = (stops.run / "state" / "checkpoint.json").exists()
             what = "the last checkpoint is kept" if saved else "there was no checkpoint yet, it starts again"
-            print(f"\ninterrupted; {what}. To continue: {again}", file=sys.stderr)
+        else:
+            what = "what is finished and the last checkpoints are kept" if any(run.exists() for run in runs) else ""
+        again = f"; {what}. To continue: {command or f'fedexperts resume {stops.run}'}"
+        print(f"\ninterrupted{again if what else ' before anything was written'}", file=sys.stderr)
         raise SystemExit(130) from None
 
 

@@ -179,6 +179,28 @@ def test_an_interrupted_table_goes_on(cli: Cli) -> None:
     assert len(whole) == 1 + 12 * 3
 
 
+def test_an_interrupt_ends_runs_side_by_side_and_they_go_on(cli: Cli) -> None:
+    """Only the command itself hears of it, as with `kill -INT`; in a terminal all of its processes do."""
+    Path("mine.toml").write_text(MINE.replace("rounds = 2", "rounds = 100000"))
+    command = [sys.executable, "-m", "fedexperts.cli", "reproduce", "mine.toml", "--jobs", "2", "--out", "out"]
+    process = subprocess.Popen(
+        [*command, "--checkpoint-every", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    folder = Path("out/runs/two-classes")
+    runs = [folder / f"{method}-seed0" / "state" / "checkpoint.json" for method in ("standalone", "fedmoe")]
+    while not all(run.exists() for run in runs):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()  # which waits for all who could write there
+    assert process.returncode == 130
+    assert "interrupted; what is finished and the last checkpoints are kept. To continue: the same command" in err
+    assert "Traceback" not in err
+    assert not Path("out/runs/three-classes").exists(), "nothing new is begun"
+    code, _, err = cli("reproduce", "mine.toml", "--finished", "--out", "out")
+    assert (code, err.strip()) == (2, "error: no run of mine.toml is finished in out")
+
+
 @pytest.mark.parametrize(
     ("change", "words", "says"),
     [
@@ -222,6 +244,40 @@ def test_side_by_side_is_the_same_as_one_after_another(cli: Cli) -> None:
     assert [[row[name] for name in figures] for row in rows("both")] == [
         [row[name] for name in figures] for row in rows("out")
     ]
+
+
+def test_several_recipes_share_their_runs(cli: Cli) -> None:
+    Path("other.toml").write_text(
+        'base = "mine.toml"\nsource = "Nobody 2024, Table 2"\nmethods = ["fedavg", "fedmoe"]\n'
+        'title = "The same and another"\n' + MINE[MINE.index("[[cases]]") :].split("published")[0]
+    )
+    code, out, err = cli("reproduce", "other.toml", "mine.toml", "--out", "out", "--jobs", "2")
+    assert (code, err) == (0, "")
+    assert out.count("seed 0: last") == 4, "FedMoE with two classes is run once"
+    assert out.index("other: The same and another") < out.index("mine: Digits")
+    with open("out/other/results.csv", newline="", encoding="utf-8") as file:
+        others = list(csv.DictReader(file))
+    assert [row["method"] for row in others] == ["fedavg", "fedmoe"]
+    assert [row["method"] for row in rows()] == ["standalone", "fedmoe", "fedmoe"]
+    assert others[1] | {"recipe": "", "published": ""} == rows()[1] | {"recipe": "", "published": ""}
+    assert (others[1]["published"], rows()[1]["published"]) == ("", "95.5")
+
+
+def test_recipes_that_mean_different_runs_with_one_name_are_told_apart(cli: Cli) -> None:
+    Path("other.toml").write_text(MINE.replace("rounds = 2", "rounds = 3"))
+    code, _, err = cli("reproduce", "mine.toml", "other.toml", "--out", "out")
+    assert code == 2
+    assert "is another run in another of these recipes (rounds 3 and 2), and both would be in out/runs/two" in err
+    assert not Path("out").exists()
+
+
+def test_what_is_finished_is_shown_without_training_the_rest(cli: Cli) -> None:
+    assert cli("reproduce", "mine.toml", "--only", "standalone", "--out", "out")[0] == 0
+    before = trained()
+    code, out, _ = cli("reproduce", "mine.toml", "--finished", "--out", "out")
+    assert code == 0
+    assert "1 runs; the recipe has 3." in out
+    assert trained() == before
 
 
 @pytest.mark.parametrize(

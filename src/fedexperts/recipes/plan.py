@@ -90,16 +90,16 @@ def least_samples(settings: Settings) -> int:
     return ceil(least * max(1, all_classes / (settings.clients * classes)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Cell:
-    """One run: a method in a case with a seed."""
+    """One run: a method in a case with a seed. What lies in the same folder is the same run, whoever shows it."""
 
-    case: Case
-    label: str  # the method's name, or what the recipe calls it with these settings
-    settings: Settings
+    case: Case = field(compare=False)
+    label: str = field(compare=False)  # the method's name, or what the recipe calls it with these settings
+    settings: Settings = field(compare=False)
     folder: Path
-    wanted: bool  # else it is shown if it is there, and run only if another one begins with it
-    needs: tuple["Cell", ...] = ()  # the runs that it begins with
+    wanted: bool = field(compare=False)  # else it is shown if it is there, and run only if another one begins with it
+    needs: tuple["Cell", ...] = field(default=(), compare=False)  # the runs that it begins with
 
     @property
     def method(self) -> str:

@@ -1,18 +1,20 @@
-"""Running a recipe: what is done is read, what was interrupted goes on, the rest is started."""
+"""Running recipes: what is done is read, what was interrupted goes on, the rest is started."""
 
 import shutil
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from fedexperts import api, data
 from fedexperts.config import TaskSettings, TrainSettings
 from fedexperts.data import Dataset
 from fedexperts.engine import Observer, specs_for
-from fedexperts.errors import DivergedError, SavedStateError
+from fedexperts.errors import DivergedError, SavedStateError, SettingsError
 from fedexperts.measure import MEANING, STATE, Record
 from fedexperts.methods import method_class
 from fedexperts.recipes.plan import Cell
@@ -38,20 +40,24 @@ class Outcome:
 
 
 def reproduce(
-    cells: Sequence[Cell],
+    plans: Sequence[Sequence[Cell]],
     display: ProgressDisplay,
     observers: Sequence[Observer] = (),
     keep_models: bool = True,
     jobs: int = 1,
     trackers: Sequence[Tracker] = (),
-) -> list[Outcome]:
-    """All wanted runs, and those of the others that are there already. What cannot run says so before anything does.
+    train: bool = True,
+) -> list[list[Outcome]]:
+    """Of each plan all wanted runs, and those of the others that are there already. What several show is run once.
 
-    With `jobs`, so many run side by side in processes of their own: one run seldom fills a large GPU. Of all
-    observers only trackers go there.
+    What cannot run says so before anything does. With `jobs`, so many run side by side in processes of their own: one
+    run seldom fills a large GPU. Of all observers only trackers go there. Unless `train`, only what is there counts.
     """
+    cells = [cell for plan in plans for cell in plan]
+    _agree(cells)
     outcomes = {cell: found for cell in cells if (found := look(cell)) is not None}
-    done, missing = sum(cell.wanted for cell in outcomes), _missing(cells, outcomes)
+    missing = _missing(cells, outcomes) if train else []
+    done = len({cell for cell in cells if cell.wanted and cell in outcomes})
     for cell in missing:
         _check(cell, outcomes)
     display.many(done, total=done + len(missing))
@@ -62,7 +68,23 @@ def reproduce(
         display.finished(str(outcome))
         if not keep_models:
             _drop_models(outcome.cell, missing, outcomes)
-    return [outcomes[cell] for cell in cells if cell in outcomes]
+    return [[replace(outcomes[cell], cell=cell) for cell in plan if cell in outcomes] for plan in plans]
+
+
+def _agree(cells: Sequence[Cell]) -> None:
+    """Runs that would lie in one folder are one run."""
+    known: dict[Cell, Cell] = {}
+    for cell in cells:
+        if (other := known.setdefault(cell, cell)).settings != cell.settings:
+            raise SettingsError(
+                f"'{cell.name}' is another run in another of these recipes ({_difference(cell, other)}), and both "
+                f"would be in {cell.folder}; call one of them something else, or give each recipe an --out of its own"
+            )
+
+
+def _difference(cell: Cell, other: Cell) -> str:
+    one, two = cell.settings.model_dump(), other.settings.model_dump()
+    return ", ".join(f"{name} {one[name]!r} and {two[name]!r}" for name in one if one[name] != two[name])
 
 
 def _missing(cells: Sequence[Cell], outcomes: dict[Cell, Outcome]) -> list[Cell]:
@@ -104,17 +126,38 @@ def _one_by_one(missing: Sequence[Cell], observers: Sequence[Observer], display:
 
 
 def _side_by_side(missing: Sequence[Cell], jobs: int, trackers: Sequence[Tracker]) -> Iterator[Outcome]:
-    """Each as soon as those that it begins with are there."""
+    """Each as soon as those that it begins with are there. None is handed out before somebody is free for it."""
     waiting, running = dict.fromkeys(missing), dict[Future[Outcome], Cell]()
-    # Not forked: a process that has used CUDA, or threads, must not be.
-    with ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn")) as pool:
+    with _workers(min(jobs, len(missing))) as pool:
         while waiting or running:
             unfinished = {*waiting, *running.values()}
-            for cell in [cell for cell in waiting if unfinished.isdisjoint(cell.needs)]:
+            ready = [cell for cell in waiting if unfinished.isdisjoint(cell.needs)]
+            for cell in ready[: jobs - len(running)]:
                 del waiting[cell]
                 running[pool.submit(_run, cell, trackers)] = cell
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 yield replace(done.result(), cell=running.pop(done))
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with an interrupt here, whoever else gets it: a run that is killed goes on where it was saved.
+
+    With any other error those that are at work finish their run.
+    """
+    before = active_children()
+    # Not forked: a process that has used CUDA, or threads, must not be.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _ignore_interrupts) as pool:
+        try:
+            yield pool
+        except (KeyboardInterrupt, GeneratorExit):
+            for process in set(active_children()).difference(before):
+                process.terminate()
+            raise
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _drop_models(cell: Cell, missing: Sequence[Cell], outcomes: Mapping[Cell, Outcome]) -> None:
