@@ -141,9 +141,10 @@ def _check_ours(words: list[str]) -> None:
         known = {option for kind in kinds for option in kind.Options.model_fields} | set(Settings.model_fields)
         unknown = [option for option in own if not {option, f"{option}_"} & known]
         assert not unknown, f"`fedexperts {name}` has no option {unknown}"
-    if (recipe := given.params.get("recipe")) and not recipe.endswith(".toml") and not has_placeholder([recipe]):
-        labels = {label for case in recipes.read(recipe).cases for label in recipes.read(recipe).methods_of(case)}
-        assert set((given.params["only"] or "METHOD").split(",")) <= labels | {"METHOD"}, words
+    for recipe in given.params["names"] if name == "reproduce" else ():
+        if not recipe.endswith(".toml") and not has_placeholder([recipe]):
+            labels = {label for case in recipes.read(recipe).cases for label in recipes.read(recipe).methods_of(case)}
+            assert set((given.params["only"] or "METHOD").split(",")) <= labels | {"METHOD"}, words
 
 
 def _text(page: str) -> str:
