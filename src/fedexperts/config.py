@@ -33,6 +33,9 @@ NumbersInTurn = Annotated[tuple[PositiveInt, ...], BeforeValidator(_in_turn), Fi
 """Settings that go to the clients in turn: client k gets number k modulo their count."""
 ClientNumbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn)]
 Seeds = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_in_turn), Field(min_length=1)]
+SCHEDULE = "schedule"
+Rounds = Annotated[PositiveInt, SCHEDULE]
+"""A method's option that means a part of the run: in a shorter one it is as much shorter (`recipes.Reduction`)."""
 
 DriftName = Literal["none", "sudden", "gradual"]
 TOGETHER = {

@@ -9,6 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedexperts.api import settings_for
 from fedexperts.config import Settings, TaskSettings
 from fedexperts.data import known, partition
 from fedexperts.methods import method_class
@@ -273,6 +274,17 @@ def test_a_reduction_takes_its_part_of_rounds_and_samples() -> None:
     fixed = Settings.check({"data": "cifar10", "clients": 100, "rounds": 500, "samples_per_client": 500})
     assert Reduction(scale=0.2).of(fixed).samples_per_client == 100
     assert Reduction(scale=0.001).of(fixed).samples_per_client == 60
+
+
+def test_what_means_a_part_of_the_run_keeps_its_part() -> None:
+    """Else a scaled FedEMoE would end before its tree was looked at for the first time."""
+    grown = settings_for("fedemoe", {"rounds": 100})
+    assert grown.options["scale_every"] == 20
+    for reduction, rounds, every in (({"scale": 0.2}, 20, 4), ({"rounds": 30}, 30, 6), ({"scale": 0.02}, 2, 1)):
+        smaller = Reduction.check(reduction).of(grown)
+        assert (smaller.rounds, smaller.options["scale_every"]) == (rounds, every)
+        assert smaller.options | {"scale_every": 20} == grown.options
+    assert {cell.settings.options["scale_every"] for cell in cells("fedemoe/figure7", 0.2)} == {2, 4, 6, 8, 10}
 
 
 @settings(max_examples=20, deadline=None)

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedexperts.config import Frozen
+from fedexperts.config import Frozen, Rounds
 from fedexperts.methods.base import Round, Table
 from fedexperts.methods.growth import Tree, expand, health, shrink, spectra
 from fedexperts.methods.message import State
@@ -24,7 +24,7 @@ SPECTRUM = ("sub_expert", "threshold", "matrix", "component", "value")
 class Rules(Frozen):
     """The settings of the decision."""
 
-    scale_every: int = Field(20, ge=1, description="rounds between two changes of the tree")
+    scale_every: Rounds = Field(20, description="rounds between two changes of the tree")
     energy: float = Field(0.99, gt=0, lt=1, description="θ: energy that the effective rank keeps")
     threshold: float = Field(0.8, ge=0, description="v_0: effective rank above which a sub-expert expands")
     smoothing: float = Field(0.07, ge=0, le=1, description="γ of the moving threshold")

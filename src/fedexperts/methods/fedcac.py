@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedexperts.config import Frozen
+from fedexperts.config import Frozen, Rounds
 from fedexperts.methods.base import Method, Reply, Round, Trained, weighted_mean
 from fedexperts.methods.message import Message, State, select
 from fedexperts.task import ClientSpec
@@ -38,7 +38,7 @@ class FedCAC(Method):
 
     class Options(Frozen):
         critical: float = Field(0.5, gt=0, le=1, description="part τ of the parameters that is critical")
-        beta: int = Field(100, ge=1, description="round β after which critical parameters are shared with nobody")
+        beta: Rounds = Field(100, description="round β after which critical parameters are shared with nobody")
 
     options: Options
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from scipy.stats import gamma
 
 from fedexperts import api
-from fedexperts.config import Frozen, NamesInTurn, Seeds, Settings, TaskSettings, TrainSettings
+from fedexperts.config import SCHEDULE, Frozen, NamesInTurn, Seeds, Settings, TaskSettings, TrainSettings
 from fedexperts.data import MIN_SAMPLES
 from fedexperts.data.registry import find
 from fedexperts.errors import SettingsError, suggestion
@@ -54,12 +54,18 @@ class Reduction(Frozen):
         return "".join(parts)
 
     def of(self, settings: Settings) -> Settings:
-        """The settings, as much smaller; a client keeps enough data, and a run is looked at twice at least."""
+        """The settings, as much smaller; a client keeps enough data, and a run is looked at twice at least.
+
+        A method's options that mean a part of the run (`config.Rounds`) keep their part of it.
+        """
         if self.scale == 1 and self.rounds is None:
             return settings
         rounds = self.rounds or max(2, round(self.scale * settings.rounds))
         every = min(settings.evaluate_every, max(1, rounds // 2))
         smaller: dict[str, Any] = {"rounds": rounds, "evaluate_every": every}
+        if paced := _schedule(settings):
+            part = rounds / settings.rounds
+            smaller["options"] = settings.options | {name: max(1, round(part * n)) for name, n in paced.items()}
         each, fixed = least_samples(settings), settings.samples_per_client
         if self.scale == 1:
             pass
@@ -69,6 +75,12 @@ class Reduction(Frozen):
             whole = settings.samples or find(settings.data).samples
             smaller["samples"] = min(whole, max(each * settings.clients, round(self.scale * whole)))
         return settings.model_copy(update=smaller)
+
+
+def _schedule(settings: Settings) -> dict[str, int]:
+    """The method's options that mean a part of the run."""
+    fields = method_class(settings.method).Options.model_fields
+    return {name: value for name, value in settings.options.items() if SCHEDULE in fields[name].metadata}
 
 
 def least_samples(settings: Settings) -> int:
