@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from support import make_task
 
+from fedexperts.data import ClientData
 from fedexperts.engine.batches import BatchPlan, Portion, batch_order, width
 from fedexperts.engine.cohort import Lesson
 from fedexperts.methods import Stage
@@ -71,3 +73,20 @@ def test_a_stage_may_end_after_some_samples() -> None:
         assert order.shape == (2 * steps, 16)
         assert len(set(order[:steps].flat)) == min(16 * steps, 100), "none twice in an epoch"
     assert not np.array_equal(order[:7], order[7:])
+
+
+@pytest.mark.parametrize("share", [(0, 0.3), (0.4, 1), (0.25, 0.65), (0.37, 0.67), (0.5, 0.51)])
+def test_who_has_more_samples_never_makes_fewer_steps(share: tuple[float, float]) -> None:
+    """Or a stack, in which clients with more samples come first, would let the wrong ones go on."""
+    plan = BatchPlan(lambda now: [ClientData(np.arange(n), *2 * [np.arange(0)]) for n in range(1, 400)], 4, seed=5)
+    steps = [len(plan.take(client, 1, 0, Portion(1, share))) for client in range(399)]
+    assert steps[3:] == sorted(steps[3:])  # as soon as batches are full
+    for client in (9, 99, 399 - 1):
+        seen = len(np.unique(plan.take(client, 1, 0, Portion(1, share))))
+        assert abs(seen - (share[1] - share[0]) * (client + 1)) <= 1
+
+
+def test_steps_that_rise_along_a_stack_are_an_error() -> None:
+    stage = Stage(("head",), lambda model, batch, received: batch.x.sum(), 1)
+    with pytest.raises(ValueError, match="falling numbers of steps"):
+        Lesson(stage, torch.zeros(2, 3, 4, dtype=torch.int64), (2, 3))

@@ -1,5 +1,7 @@
 """Memory that is short: estimated before, and found out meanwhile. Results do not show it."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,55 @@ def test_a_wave_without_room_is_done_again_with_fewer(name: str, executor: str, 
     assert [{k: row[k] for k in same} for row in seen.rows] == [{k: row[k] for k in same} for row in expected_seen.rows]
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedproto"])
+def test_a_wave_that_is_over_holds_no_memory(name: str) -> None:
+    """FedProto collects over the training data: that pass knows its clients' tensors too."""
+    simulation = make_simulation(name, TASK, participation=1.0, group_size=2)
+    jobs, _ = simulation.train(simulation.sample(1), simulation.now(1))
+    buffers = [weakref.ref(tensor) for own in simulation.fleet._buffers.values() for tensor in own.values()]
+    simulation.fleet.shrink()
+    gc.collect()
+    assert jobs
+    assert buffers
+    assert not any(buffer() is not None for buffer in buffers)
+
+
+def test_one_that_is_left_over_may_have_room_without_the_others() -> None:
+    simulation = make_simulation("fedavg", make_task("cnn5"), participation=1.0, group_size=5)
+    full, calls = simulation.executor._train, iter(range(100))
+
+    def train(jobs: Sequence[Job]) -> None:
+        full(jobs)
+        if next(calls) == 1:  # the second wave, of one client
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    simulation.executor._train = train  # type: ignore[method-assign]
+    simulation.step()
+    assert simulation.fleet.limit == 2
+    assert simulation.waves.notes == ["5 clients at once did not fit into memory: 2 at a time"]
+
+
+def test_narrow_batches_say_nothing_of_wide_ones() -> None:
+    task, values = make_task("cnn5", (8, 200)), {"executor": "stacked", "batch_size": 64}
+    narrow_first, wide_first = (make_simulation("fedavg", task, **values).estimate for _ in range(2))
+    now = make_simulation("fedavg", task, **values).now(1)
+    narrow = narrow_first._need(0, now).present
+    assert narrow < narrow_first._need(1, now).present == wide_first._need(1, now).present
+
+
+def test_a_client_that_cannot_even_be_looked_at_trains_alone() -> None:
+    simulation, expected = (make_simulation("fedavg", TASK, participation=1.0) for _ in range(2))
+
+    def nowhere(rehearsal: object) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    simulation.executor.step_memory = nowhere  # type: ignore[method-assign]
+    simulation.step()
+    expected.step()
+    assert simulation.fleet.limit == 1
+    assert_close(states(simulation), states(expected))
+
+
 def test_with_a_store_on_disk_and_few_sampled_too(tmp_path: Path) -> None:
     values = {"rounds": 5, "participation": 0.7, "store": "disk"}
     expected = states(finished("fedmoe", TASK, **values))
@@ -104,6 +155,8 @@ def test_a_client_that_does_not_fit_alone_is_an_error_and_stays_what_it_was() ->
 
 def test_another_error_is_not_taken_for_it() -> None:
     assert not ran_out(RuntimeError("expected scalar type Float but found Double"))
+    assert ran_out(RuntimeError("CUDA error: out of memory"))  # as it says when a graph is made
+    assert ran_out(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     with pytest.raises(RuntimeError) as found:
         torch.empty(2**60)
     assert ran_out(found.value)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,6 +50,10 @@ def test_models_that_differ_only_in_a_setting_are_not_stacked_together() -> None
     assert signature(nn.Dropout(0.1)) != signature(nn.Dropout(0.2))
     assert signature(nn.Linear(2, 3)) != signature(nn.Linear(2, 4))
     assert signature(Scaled([1.0])) != signature(Scaled([2.0]))  # type: ignore[arg-type]
+    for one, other in ((0.0, 1.0), (0.1, 0.1 + 1e-15)):  # in the middle of an array that is not shown in full
+        tables = [np.array([*[0.1] * 1000, middle, *[0.1] * 1000]) for middle in (one, other)]
+        assert signature(Scaled(tables[0])) == signature(Scaled(tables[0].copy()))  # type: ignore[arg-type]
+        assert signature(Scaled(tables[0])) != signature(Scaled(tables[1]))  # type: ignore[arg-type]
     assert signature(Scaled(torch.relu)) != signature(Scaled(torch.sigmoid))  # type: ignore[arg-type]
 
 

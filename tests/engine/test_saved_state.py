@@ -4,11 +4,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import assert_same_bits, finished, make_simulation, make_task, states
 
-from fedexperts.engine import Simulation
+from fedexperts.engine import Observer, Simulation
 from fedexperts.errors import SavedStateError
 from fedexperts.task import Task
 
@@ -30,6 +31,24 @@ def reopened(folder: Path) -> Simulation:
 
 def test_a_restored_run_is_the_run(saved: Path) -> None:
     assert_same_bits(states(reopened(saved)), states(finished("fedmoe", TASK, rounds=2)))
+
+
+class Counting(Observer):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def save(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.count = saved["count"]
+
+
+def test_observers_of_one_kind_each_have_their_own_state_back(tmp_path: Path) -> None:
+    finished("fedmoe", TASK, folder=tmp_path / "state", rounds=2, observers=(Counting(1), Counting(2)))
+    again = (Counting(0), Counting(0))
+    make_simulation("fedmoe", TASK, folder=tmp_path / "state", rounds=2, observers=again).restore()
+    assert [observer.count for observer in again] == [1, 2]
 
 
 def files(folder: Path) -> set[str]:

@@ -48,6 +48,21 @@ def test_a_federation_equals_the_simulation(name: str, tmp_path: Path) -> None:
     assert there.fetched == sum(row["peer_bytes"] for row in history.rows)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["fedprox", "scaffold", "fedcac", "fedmoe-da"])
+def test_a_site_with_a_gpu_computes_there(name: str, tmp_path: Path) -> None:
+    """What comes by the network lies in the main memory first."""
+    there = Neighbourhood(tmp_path, TASK)
+    federation = there.coordinator(settings_for(name, TASK, device="cuda"))
+    federation.run()
+    history = History()
+    simulation = make_simulation(name, TASK, observers=(history,), participation=1.0)
+    simulation.run()
+    found = {place: tensor.cpu() for place, tensor in there.states(federation).items()}
+    assert_close(found, states(simulation))
+    assert there.fetched == sum(row["peer_bytes"] for row in history.rows)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedmoe"])
 def test_with_noise_of_the_same_streams_too(name: str, tmp_path: Path) -> None:
     values = {"participation": 0.7, "clip": 0.01, "noise": 0.5}

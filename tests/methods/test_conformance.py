@@ -262,3 +262,11 @@ def test_looking_changes_nothing(kind: type[Method]) -> None:
     first = simulation.evaluate()
     assert simulation.evaluate() == first
     assert_same_bits(states(simulation), before)
+
+
+@every_method
+def test_the_server_holds_no_more_than_it_keeps(kind: type[Method]) -> None:
+    """A row of what all clients sent, kept as a view, would keep all of it."""
+    kept = finished(kind, TASK, participation=1.0).server.values()
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    assert sum(storages.values()) <= sum({tensor.data_ptr(): tensor.nbytes for tensor in kept}.values())

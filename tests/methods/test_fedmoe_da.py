@@ -1,5 +1,7 @@
 """What makes FedMoE-DA itself."""
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,6 +258,18 @@ def test_a_frozen_embedding_stays_as_it_was_trained_and_never_travels(pretrained
     assert [row["down_parameters"] for row in history.rows if row["client"] == 0] == [0, rows, 0, rows, 0]
     stacked = finished("fedmoe-da", TASK, rounds=5, options=options, executor="stacked", **EVERYBODY)
     assert_close(states(stacked), states(simulation))
+
+
+def test_a_run_that_was_made_anew_is_read_anew(pretrained: Path, tmp_path: Path) -> None:
+    shutil.copytree(pretrained, tmp_path / "again")
+    options = {"embedding": "frozen", "pretrained": tmp_path / "again"}
+    first = make_simulation("fedmoe-da", TASK, options=options).client_state(0)
+    [file] = (tmp_path / "again").glob("state/server.*.safetensors")
+    doubled = {name: 2 * tensor for name, tensor in safetensors.torch.load_file(file).items()}
+    os.utime(file, ns=(0, 0))
+    safetensors.torch.save_file(doubled, file)
+    second = make_simulation("fedmoe-da", TASK, options=options).client_state(0)
+    assert torch.equal(second["embedding.conv1.weight"], 2 * first["embedding.conv1.weight"])
 
 
 def test_a_tuned_embedding_begins_there_and_goes_on(pretrained: Path) -> None:

@@ -115,7 +115,10 @@ class BatchPlan:
         train = self.data(round_number)[client].train
         size = width(len(train), self.batch_size)  # of a share too, so that clients stay stackable in every stage
         if portion.share != WHOLE:
-            first, end = (round(at * len(train)) for at in portion.share)
-            train = stream(self.seed, "shares", client).permutation(train)[min(first, len(train) - 1) : max(end, 1)]
+            (first, end), there = portion.share, len(train)
+            count = there - round(first * there) if end == 1 else round((end - first) * there)
+            count = max(1, count)  # who has more samples never gets fewer of them, as a stack needs it
+            start = min(round(first * there), there - count)
+            train = stream(self.seed, "shares", client).permutation(train)[start : start + count]
         rng = stream(self.seed, "batches", client, round_number, stage)
         return batch_order(train, size, portion.epochs, rng, portion.samples)

@@ -115,7 +115,7 @@ class Clients(Member, ABC):
                 replies += self._passed(job, answers, now)
                 for observer in self.observers:
                     observer.trained(now.number, job)
-                job.cohort = job.cohort.absent()
+                job.cohort, job.collected = job.cohort.absent(), None  # else the fleet's memory could not be given back
                 done.append(job)
         return done, replies
 

@@ -103,6 +103,10 @@ class Lesson:
     order: Tensor
     steps: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if list(self.steps) != sorted(self.steps, reverse=True):
+            raise ValueError(f"clients of a stack come with falling numbers of steps, not {self.steps}")
+
     def active(self, step: int) -> int:
         """How many clients, a prefix, still train in this step."""
         return sum(count > step for count in self.steps)

@@ -1,5 +1,6 @@
 """Before clients train: will all of them fit into the device's memory at once, and if not, how many will?"""
 
+import gc
 import logging
 from collections.abc import Hashable, Sequence
 from functools import cached_property
@@ -9,7 +10,7 @@ import torch
 
 from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Received
-from fedexperts.engine.memory import USED, Need, free_memory, split
+from fedexperts.engine.memory import USED, Need, free_memory, ran_out, split
 from fedexperts.methods import Round, Stage
 
 if TYPE_CHECKING:
@@ -32,7 +33,14 @@ class Estimate:
         if self._free is None or len(sampled) <= 1:
             return
         fleet = self.clients.fleet
-        needs = [(self._need(ids[0], now), len(ids)) for ids in fleet.members(sampled).values()]
+        try:
+            needs = [(self._need(ids[0], now), len(ids)) for ids in fleet.members(sampled).values()]
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            fleet.limit = 1  # it may still have room without the copy of it that was looked at
+            self.clients.waves.notes.append("there was no room to look at a client's step: one client at a time")
+            return
         self._look_at_store(max(need.kept for need, _ in needs))
         limit, note = split(needs, self._free)
         if limit is not None and limit < fleet.limit:
@@ -53,13 +61,15 @@ class Estimate:
     @cached_property
     def _free(self) -> int | None:
         """The device's free memory before the first round of this process."""
+        gc.collect()  # a run before this one may still be there, as a circle
         return free_memory(self.clients.device)
 
     def _need(self, client: int, now: Round) -> Need:
         clients = self.clients
         program, stages = clients.fleet.program(client), clients.method.stages(now)
-        key = (program, tuple(stage.identity for stage in stages))
-        if key not in self._needs:  # the clients with the widest batches come first
+        size = width(clients.specs[client].samples, clients.settings.batch_size)
+        key = (program, size, tuple(stage.identity for stage in stages))
+        if key not in self._needs:
             step = clients.executor.step_memory(lambda: self._rehearsal(client, stages))
             self._needs[key] = Need.of(clients.method, program, step)
         return self._needs[key]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedexperts.engine.executors import numerics
 from fedexperts.engine.phases import phase
-from fedexperts.methods import Channel, Round, State, Trained, Want
+from fedexperts.methods import NOTHING, Channel, Round, State, Trained, Want
 from fedexperts.randomness import stream
 
 if TYPE_CHECKING:
@@ -23,16 +23,22 @@ def exchange(clients: "Clients", received: Mapping[int, State], now: Round) -> N
     it serves what it has.
     """
     method, fleet = clients.method, clients.fleet
-    wanted = {
-        client: method.wants(Trained(clients.specs[client], fleet.present(client), heard), now)
-        for client, heard in received.items()
-    }
+
+    def after_training(client: int, x: Tensor) -> tuple[Trained, torch.device]:
+        """And where the client is: on the device, or in the store."""
+        own = fleet.present(client)
+        here = next(iter(own.values())).device
+        heard = {name: tensor.to(here) for name, tensor in received[client].items()}
+        return Trained(clients.specs[client], own, heard, x=x.to(here)), here
+
+    wanted = {client: method.wants(after_training(client, NOTHING.counts)[0], now) for client in received}
     clients.expect(wanted, now)
     changes: dict[int, State] = {}
-    for client, heard in received.items():
+    for client in received:
         spec = clients.specs[client]
-        after = Trained(spec, fleet.present(client), heard, x=_revisited(clients, client, now))
-        fetched = clients.fetch(client, wanted[client], now)
+        after, here = after_training(client, _revisited(clients, client, now))
+        found = clients.fetch(client, wanted[client], now)
+        fetched = {want: message.to(here) for want, message in found.items()}
         for want, message in fetched.items():
             clients.passes(now.number, Channel.PEER, spec, message)
             for observer in clients.observers:

@@ -54,7 +54,7 @@ class Fleet:
         self.device = device
         self.dtype = dtype
         self.limit = limit
-        self.together = 0  # how many were brought last
+        self.together = self.most = 0  # how many were brought last, and at most since waves were last begun
         self.first_round = first_round
         self.start = start
         self._programs: dict[Hashable, Program] = {}
@@ -67,6 +67,7 @@ class Fleet:
 
     def waves(self, clients: Sequence[int]) -> Iterator[list[Cohort]]:
         """Cohorts that cover the clients; those of one wave are on the device together."""
+        self.most = 0
         chunks = {
             group: _chunks(ids, self._room(len(ids), len(clients))) for group, ids in self.members(clients).items()
         }
@@ -74,6 +75,7 @@ class Fleet:
             ready = [(group, parts[number]) for group, parts in chunks.items() if number < len(parts)]
             for wave in _chunks(ready, self.limit):
                 self.together = sum(len(ids) for _, ids in wave)
+                self.most = max(self.most, self.together)
                 yield [self._bring(group, ids) for group, ids in wave]
 
     def has_room_for(self, count: int) -> bool:
@@ -104,13 +106,14 @@ class Fleet:
         _copy(kept, copies)
         return partial(_copy, copies, kept)
 
-    def shrink(self) -> bool:
-        """Take half as many clients at a time as last, and give all memory back; not if that was one."""
+    def shrink(self) -> int:
+        """Give all memory back, and take half as many clients at a time; how many were too many, if not one alone."""
         self.flush()
         self._resident.clear()
         self._buffers.clear()
-        self.limit, fewer = max(1, self.together // 2), self.together > 1
-        return fewer
+        tried = self.together if self.together > 1 else self.most  # one that is left over has the others' memory beside
+        self.limit = max(1, tried // 2)
+        return tried if tried > 1 else 0
 
     @phase("saving")
     def flush(self) -> None:

@@ -73,7 +73,7 @@ class Replay:
         self.work()
         self._eager += 1
 
-    def _captured(self) -> torch.cuda.CUDAGraph | None:
+    def _captured(self, again: bool = True) -> torch.cuda.CUDAGraph | None:
         # Not `with torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -84,13 +84,18 @@ class Replay:
                     self.work()
                 finally:
                     graph.capture_end()
-        except RuntimeError as error:  # slower without, but right
-            if ran_out(error):
+        except RuntimeError as error:
+            if not ran_out(error):  # slower without, but right
+                log.warning("%s run without a CUDA graph: %s", self.what, error)
+                return None
+            if not again:
                 raise
-            log.warning("%s run without a CUDA graph: %s", self.what, error)
-            return None
-        self.pool.add(graph)
-        return graph
+        else:
+            self.pool.add(graph)
+            return graph
+        del graph
+        torch.cuda.empty_cache()  # what eager steps have left there cannot be given back while something is captured
+        return self._captured(again=False)
 
 
 @contextmanager
@@ -178,6 +183,8 @@ class StackGraphs(StepGraphs):
         key = (group(job), stage)
         track = self._tracks.get(key)
         if track is None or not track.fits(job, lesson):
+            if track is not None:
+                track.steps.clear()  # they know their track: a circle that would wait for the garbage collector
             track = self._tracks[key] = _Track(self, job, lesson)
         return track
 

@@ -53,7 +53,7 @@ def _patches(
     start = ((sample * rows + top) * columns + first) * CHANNELS
     down_k, along = k // (WIDTH * CHANNELS), k % (WIDTH * CHANNELS)
     mask = inside[:, None] & (k < HEIGHT * WIDTH * CHANNELS)[None, :]
-    if ABOVE + LEFT > 0:
+    if ABOVE > 0 or LEFT > 0:
         y, z = top[:, None] + down_k[None, :], first[:, None] + (along // CHANNELS)[None, :]
         mask = mask & (y >= 0) & (y < rows) & (z >= 0) & (z < columns)
     found = tl.load(x + start[:, None] + (down_k * columns * CHANNELS + along)[None, :], mask=mask, other=0.0)

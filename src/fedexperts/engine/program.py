@@ -1,11 +1,13 @@
 """A client's model as a pure function of named tensors, the same for all clients of one shape."""
 
 import copy
+import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -16,14 +18,15 @@ from fedexperts.methods import Model, State
 
 def signature(model: nn.Module) -> Hashable:
     """Equal for two models exactly when one can compute with the other's tensors: layers, their settings, shapes."""
-    modules = tuple(
-        (
-            name,
-            type(module),
-            tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _is_setting(k, v))),
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):  # arrays in full
+        modules = tuple(
+            (
+                name,
+                type(module),
+                tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _is_setting(k, v))),
+            )
+            for name, module in model.named_modules()
         )
-        for name, module in model.named_modules()
-    )
     tensors = tuple((name, tuple(t.shape), t.dtype) for name, t in model.state_dict().items())
     return modules, tensors
 

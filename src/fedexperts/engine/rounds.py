@@ -108,9 +108,8 @@ class Simulation(Server, Usable):
 
     def fetch(self, client: int, wants: Sequence[Want], now: Round) -> Mapping[Want, Message]:
         """Peers are in the same process; a part of the fetches fails, if that is asked for."""
-        here = next(iter(self.fleet.present(client).values())).device  # some are on the device, others in the store
         through = reached(wants, self.settings.peer_drop, client, now)
-        return {want: self.serve(want).to(here) for want in through}
+        return {want: self.serve(want) for want in through}
 
     def serve(self, want: Want) -> Message:
         """What a peer gives."""

@@ -1,11 +1,13 @@
 """The server's half of a run: whom it asks, what it sends, what it makes of the replies."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedexperts.config import Settings
 from fedexperts.engine.member import Member
+from fedexperts.engine.observer import Observer
 from fedexperts.engine.phases import phase
 from fedexperts.engine.saved import read_manifest, read_tensors, write_tensors
 from fedexperts.errors import SavedStateError
@@ -62,7 +64,7 @@ class Server(Member):
             "round": self.round,
             "settings": self.settings.defining(),
             "server": write_tensors(folder, f"server.{self.round}.safetensors", self.server),
-            "observers": {type(observer).__name__: observer.save() for observer in self.observers},
+            "observers": {name: observer.save() for name, observer in self._named_observers()},
         }
 
     def checkpointed(self, folder: Path) -> dict[str, Any]:
@@ -81,5 +83,13 @@ class Server(Member):
     def continues(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.server, self.round = read_tensors(folder, manifest["server"]), manifest["round"]
+        for name, observer in self._named_observers():
+            observer.restore(manifest["observers"].get(name, {}))
+
+    def _named_observers(self) -> Iterator[tuple[str, Observer]]:
+        """Each by its class; several of one are numbered from the second on."""
+        seen: Counter[str] = Counter()
         for observer in self.observers:
-            observer.restore(manifest["observers"].get(type(observer).__name__, {}))
+            kind = type(observer).__name__
+            seen[kind] += 1
+            yield kind if seen[kind] == 1 else f"{kind} {seen[kind]}", observer

@@ -64,10 +64,9 @@ class Waves:
             return str(error)
 
     def _make_room(self, reason: str) -> None:
-        before = self.fleet.together
-        fewer_clients, fewer_samples = self.fleet.shrink(), self.executor.shrink()
-        if fewer_clients:
-            self.notes.append(f"{before} clients at once did not fit into memory: {self.fleet.limit} at a time")
+        too_many, fewer_samples = self.fleet.shrink(), self.executor.shrink()
+        if too_many:
+            self.notes.append(f"{too_many} clients at once did not fit into memory: {self.fleet.limit} at a time")
         elif not fewer_samples:
             raise RoomError(
                 f"a client alone does not fit into the memory of {self.device}; a smaller --batch-size or a smaller "

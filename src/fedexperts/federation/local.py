@@ -98,7 +98,7 @@ class Local(Usable):
 
     def hears(self, raw: bytes, memory: State) -> State:
         """Take a message in; what of it is to be remembered, since it is no part of the model."""
-        self.message = Message.from_bytes(raw, memory) if raw else Message()
+        self.message = Message.from_bytes(raw, memory).to(self.device) if raw else Message()
         self.check(Channel.DOWN, self.specs[self.client], self.message)
         layout = self.fleet.program(self.client).layout
         return {name: tensor for name, tensor in self.message.tensors.items() if name not in layout}

@@ -109,7 +109,7 @@ class FedGC(Method):
         server = server | weighted_mean(replies, {"extractor"})
         for reply in replies:
             server[f"rows.{reply.client}"] = reply.message.tensors[_ROWS]
-            server[f"classes.{reply.client}"] = reply.message.tensors["embeddings.classes"]
+            server[f"classes.{reply.client}"] = reply.message.tensors["embeddings.classes"].clone()
         return server | self._corrected(server)
 
     def _corrected(self, server: State) -> State:

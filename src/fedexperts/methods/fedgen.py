@@ -108,7 +108,7 @@ class FedGen(Method):
         return {
             **held(generator, "generator"),
             _FEATURES: block,
-            _CLASSES: classes[learned:],
+            _CLASSES: classes[learned:].clone(),  # a view would keep all that the steps saw
             _READY: torch.ones_like(server[_READY]),
         }
 

@@ -139,7 +139,7 @@ class FedJETs(Mixture):
         if not replies:
             return server
         state = mean_of_each(server, replies, self.options.experts, lambda reply, _: reply.message.numbers["samples"])
-        uses = {f"uses.{reply.client}": reply.message.tensors[_USE] for reply in replies}
+        uses = {f"uses.{reply.client}": reply.message.tensors[_USE].clone() for reply in replies}
         return state | weighted_mean(replies, {"gate"}) | uses
 
 

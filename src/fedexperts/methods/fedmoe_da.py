@@ -195,7 +195,7 @@ class FedMoEDA(Method):
         server = server | weighted_mean(replies, {"embedding"}, equal=True) | told
         if self._renews(now):
             server = {name: tensor for name, tensor in server.items() if not name.startswith("told.")}
-            server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"] for reply in replies}
+            server |= {f"proxies.{reply.client}": reply.message.tensors["gate.weight"].clone() for reply in replies}
             known = {int(name.partition(".")[2]): server[name] for name in server if name.startswith("proxies.")}
             server |= matrix(dict(sorted(known.items())), self.options.asked, self.options.temperature)
         return server
