@@ -3,8 +3,8 @@
 python benchmarks/pool.py                                 on the GPU if there is one, else on the CPU
 python benchmarks/pool.py --device cpu --images 100 --markdown FILE
 
-A round: every client trains its gate an epoch over the pool and is evaluated; the base is FedPer, whose personal module
-is the head. Memory is what the allocator of the GPU held at most beside the samples; on a CPU nobody counts it.
+A round: every client trains its gate an epoch over the pool and is evaluated. FedPer's personal module is the head,
+LG-FedAvg's the whole extractor. Memory is what the allocator of the GPU held at most beside the samples; on a CPU nobody counts it.
 """
 
 import argparse
@@ -19,8 +19,9 @@ from fedexperts.methods.message import inside
 COUNTS = (20, 100)
 
 
-def phase_two(clients: int, sizes: argparse.Namespace) -> dict[str, float]:
-    sim = simulation("pm-moe", images(clients, "cnn-pm", sizes.images), device=sizes.device)
+def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, float]:
+    task = images(clients, "cnn-pm", sizes.images)
+    sim = simulation("pm-moe", task, device=sizes.device, options={"base": base})
     on_gpu = sim.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -40,11 +41,16 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--bases", default="fedper,lg-fedavg")
     parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 50, help="of each client, to train")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
     sizes = parser.parse_args()
-    parts = {f"PM-MoE, {n} clients × {sizes.images} images": partial(phase_two, n, sizes) for n in COUNTS}
+    parts = {
+        f"PM-MoE over {base}, {n} clients × {sizes.images} images": partial(phase_two, base, n, sizes)
+        for base in sizes.bases.split(",")
+        for n in COUNTS
+    }
     report(parts, machine(sizes.device, sizes.commit), sizes.markdown)
 
 

@@ -75,7 +75,8 @@ class Result:
 
     def model(self, client: int | str) -> ClientModel:
         """A client's model as it would be used now, by its number or its name."""
-        return ClientModel.of(self.simulation, self.simulation.task.number(client))
+        number = self.simulation.task.number(client)
+        return ClientModel.of(self.simulation, number, self.record.curve.validation[:, number].tolist())
 
     def predict(self, client: int | str, inputs: Any) -> np.ndarray:
         """Class probabilities of a client's model for samples like those of the task's data set, or for plain texts.

@@ -138,11 +138,13 @@ def test_where_it_began_is_always_looked_at(run):
     assert analyses.mixture(run.record).base.clients == run.before.figures["last"].clients
 
 
-def test_predictions_are_the_mixtures(run):
+def test_predictions_are_what_each_client_chose(run):
+    chosen = analyses.mixture(run.record)  # after the last round, as no other was looked at
     for client, own in enumerate(run.simulation.task.clients):
         dataset = run.simulation.task.dataset
         right = run.predict(client, dataset.inputs[own.test]).argmax(1) == dataset.labels[own.test]
-        assert right.mean() == pytest.approx(run.figures["last"].clients[client])
+        assert right.mean() == pytest.approx(chosen.chosen.clients[client])
+    assert chosen.chosen.clients != run.figures["last"].clients
 
 
 def test_modules_in_the_place_of_a_clients_own(run):

@@ -44,6 +44,22 @@ def test_over_every_base_it_ends_where_the_simulation_ends(base: str, tmp_path: 
     assert not (tmp_path / "server" / "absences.csv").exists()
 
 
+def test_a_site_that_lets_no_module_leave_uses_the_others(tmp_path: Path) -> None:
+    """Its operator's word, not the run's: the others go on without its module, as with --keep-out."""
+    there = Neighbourhood(tmp_path, TASK)
+    there.sites[1]._leaves = ("extractor",)
+    federation = there.coordinator(there.begun(pm_moe()))
+    federation.run()
+    assert federation.server["present.modules"].tolist() == [True, False, True]
+    assert federation.method.remarks(federation.server) == ["1 of 3 clients kept their modules out of the pool"]
+    options = pm_moe().options | {"keep_out": [1]}
+    simulation = make_simulation("pm-moe", TASK, options=options, participation=1.0)
+    simulation.begin(finished("fedper", TASK, participation=1.0, **FIRST))
+    simulation.run()
+    assert_close(there.states(federation), states(simulation))
+    assert not (tmp_path / "server" / "absences.csv").exists()
+
+
 class Killed(BaseException):
     """What no code of ours catches."""
 

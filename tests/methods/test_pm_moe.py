@@ -1,18 +1,25 @@
 """What makes PM-MoE itself."""
 
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support import assert_same_bits, finished, make_simulation, make_task, make_text_task, states
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import fedexperts
 import fedexperts.methods
 from fedexperts.api import load, resume, settings_for
-from fedexperts.engine import Observer, Simulation
+from fedexperts.engine import ClientModel, Observer, Simulation
+from fedexperts.engine.batches import scaled
 from fedexperts.errors import MethodError, SavedStateError, SettingsError
 from fedexperts.measure import History
 from fedexperts.methods import Channel, Message, Model, registry, select
+from fedexperts.methods.message import inside
 from fedexperts.methods.pm_moe import PMMoE
 from fedexperts.task import ClientSpec
 
@@ -37,10 +44,10 @@ def by_hand(method: PMMoE, model: Model, z: torch.Tensor, pool: dict[str, torch.
     """Σ α^k h^k of one sample, step by step as Section 3 says it."""
     each = [pool["pool.weight"][k] @ z[sample] + pool["pool.bias"][k] for k in range(POOL)]
     alpha = model.gate.scores(z)[sample].softmax(0)
-    confidence = {}
+    confidence, temperature = {}, method.options.energy_temperature
     for k in range(POOL):
         v = each[k] * each[1] / (each[k].norm() * each[1].norm())
-        confidence[k] = v.exp().sum().log()
+        confidence[k] = temperature * (v / temperature).exp().sum().log()
     noise = sorted((k for k in range(POOL) if k != 1), key=lambda k: confidence[k])[: int(method.options.denoise * 4)]
     left = sorted((k for k in range(POOL) if k not in noise), key=lambda k: -alpha[k])[: method.options.top]
     total = sum(alpha[k] for k in left) if method.options.renormalise else 1
@@ -60,12 +67,62 @@ def test_the_mixture_is_that_of_the_equations(denoise: float, top: int | None, r
     assert not answers.removed[1].any(), "the own module is never removed"
 
 
-def test_a_gate_that_trusts_the_own_module_is_the_base() -> None:
-    method, model, _, pool = made()
+def test_the_temperature_is_that_of_the_confidence() -> None:
+    """Far from one it changes who is noise: of small T the largest direction counts, of large T their sum."""
+    removed = {}
+    for temperature in (0.02, 1.0, 50.0):
+        method, model, z, pool = made(denoise=0.5, energy_temperature=temperature)
+        answers = method.answers(model, z, pool)
+        mixed = torch.einsum("mb,mbc->bc", answers.weights, answers.each)
+        for sample in range(SAMPLES):
+            torch.testing.assert_close(mixed[sample], by_hand(method, model, z, pool, sample))
+        removed[temperature] = answers.removed
+    assert not torch.equal(removed[0.02], removed[50.0])
+
+
+POOLED = {
+    **dict.fromkeys(("fedper", "fedrep", "fedbabu", "gpfl"), "head"),
+    **dict.fromkeys(("fedrod", "fedcp"), "personal_head"),
+    **dict.fromkeys(("lg-fedavg", "fedgh"), "extractor"),
+    "dbe": "bias",
+}
+
+
+def pooled(base: str) -> tuple[PMMoE, Model, dict[str, torch.Tensor]]:
+    """Client 1 of five over some base, and a pool of which its own module is a part."""
+    torch.manual_seed(0)
+    method = PMMoE(options={"base": base, "denoise": 0.0})
+    spec = ClientSpec(id=1, model="cnn5", shape=(1, 8, 8), classes=4, samples=9, clients=POOL)
+    model = Model(method.parts(replace(spec, label_counts=(3, 3, 2, 1))))
     with torch.no_grad():
-        model.gate.scores[-1].bias[1] = 1e4
+        for tensor in model.parameters():  # some begin with zeros
+            tensor.add_(0.1 * torch.randn_like(tensor))
+    own = inside(model.state_dict(), method.base.personal)
+    others = {name: torch.stack([torch.randn_like(tensor) for _ in range(POOL)]) for name, tensor in own.items()}
+    for name, tensor in own.items():
+        others[name][1] = tensor
+    pool = {f"pool.{name}": tensor for name, tensor in others.items()}
+    return method, model.eval(), pool | {"present.modules": torch.ones(POOL).bool()}
+
+
+def test_the_modules_of_the_paper_are_pooled() -> None:
+    assert {kind.name: kind.personal for kind in registry().values() if kind.personal} == POOLED
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_gate_that_trusts_one_module_is_the_base_with_that_module(base: str) -> None:
+    """So the pool stands in the place of the personal module, and of no other."""
+    method, model, pool = pooled(base)
     x = torch.randn(SAMPLES, 1, 8, 8)
-    torch.testing.assert_close(method.mixture(model, x, pool), method.base.predict(model, x, {}))
+    for trusted in (1, 3):
+        with torch.no_grad():
+            model.gate.scores[-1].bias.zero_()[trusted] = 1e4
+        twin = deepcopy(model)
+        tensors = {f"{POOLED[base]}.{name}": tensor[trusted] for name, tensor in inside(pool, "pool").items()}
+        twin.load_state_dict(tensors, strict=False)
+        expected = method.base.predict(twin, x, method._frozen(twin))
+        torch.testing.assert_close(method.mixture(model, x, pool), expected)
+        assert trusted == 1 or not torch.allclose(expected, method.base.predict(model, x, method._frozen(model)))
 
 
 class Messages(Observer):
@@ -76,19 +133,32 @@ class Messages(Observer):
         self.seen.append((round_number, channel, client, message))
 
 
-def begun(base: str, watch: tuple[Observer, ...] = (), task: fedexperts.Task = TASK, **options: object) -> Simulation:
+def begun(
+    base: str,
+    watch: tuple[Observer, ...] = (),
+    task: fedexperts.Task = TASK,
+    executor: str = "loop",
+    **options: object,
+) -> Simulation:
     """A second phase after two rounds of the base."""
     first = finished(base, task, rounds=2, participation=1.0)
-    second = make_simulation(
-        "pm-moe", task, rounds=3, participation=1.0, observers=watch, options={"base": base, **options}
-    )
+    values = {"rounds": 3, "participation": 1.0, "executor": executor, "options": {"base": base, **options}}
+    second = make_simulation("pm-moe", task, observers=watch, **values)
     second.begin(first)
     return second
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_nothing_but_the_gate_moves(base: str) -> None:
-    second = begun(base)
+@pytest.mark.parametrize(
+    ("base", "executor", "model"),
+    [
+        *((base, "loop", "cnn5") for base in BASES),
+        *((base, "stacked", "cnn5") for base in ("fedrod", "lg-fedavg")),
+        ("fedper", "loop", "resnet18/16"),  # whose BatchNorm has statistics
+        ("lg-fedavg", "stacked", "resnet18/16"),
+    ],
+)
+def test_nothing_but_the_gate_moves(base: str, executor: str, model: str) -> None:
+    second = begun(base, task=make_task(model), executor=executor)
     before = [second.client_state(client) for client in range(CLIENTS)]
     second.run()
     for client in range(CLIENTS):
@@ -143,9 +213,79 @@ def test_a_module_that_is_kept_out_is_nobodys_but_its_owners() -> None:
         assert (weights > 0).sum() >= 4
 
 
-def test_a_pool_needs_somebody() -> None:
-    with pytest.raises(MethodError, match="no client gives its module"):
-        begun("fedper", keep_out=list(range(CLIENTS))).step()
+def test_who_keeps_out_is_known_before_anything_runs() -> None:
+    for out, says in (
+        (list(range(CLIENTS)), "no client gives its module to the pool; take some out of --keep-out"),
+        ([1, CLIENTS], f"--keep-out {CLIENTS}: clients have the numbers 0 to {CLIENTS - 1}"),
+    ):
+        with pytest.raises(MethodError, match=says):
+            make_simulation("pm-moe", TASK, options={"keep_out": out})
+
+
+class Sizes(TorchDispatchMode):
+    """How many values tensors have that are made within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self.found.add(tensor.untyped_storage().nbytes() // tensor.itemsize)
+        return out
+
+
+@pytest.mark.parametrize("base", ["fedper", "lg-fedavg"])
+def test_a_stack_of_clients_has_one_pool(base: str) -> None:
+    """A step makes nothing that is as large as a pool for each client would be."""
+    task = make_task("cnn5", sizes=(4,) * 12)
+    second = begun(base, task=task, executor="stacked")
+    second.step()
+    pool = {name: tensor for name, tensor in second.server.items() if name.startswith("pool.")}
+    now = second.now(2)
+    [[cohort]] = second.fleet.waves(second.sample(2))
+    job = second._job(cohort, now)
+    assert job.received.common == {*pool, "present.modules"}
+    with Sizes() as made:
+        second.executor.train([job])
+    assert made.found
+    assert 12 * max(tensor.numel() for tensor in pool.values()) not in made.found
+
+
+def test_the_gate_has_its_own_rate() -> None:
+    moved = {}
+    for rate in (1e-9, 0.1):
+        second = begun("fedper", gate_lr=rate)
+        before = second.client_state(0)
+        second.run()
+        after = second.client_state(0)
+        moved[rate] = max((after[n] - before[n]).abs().max() for n in after if n.startswith("gate.scores."))
+    assert moved[1e-9] < 1e-7
+    assert moved[0.1] > 1e-4
+
+
+def test_who_does_not_choose_the_mixture_goes_on_without_it() -> None:
+    result = fedexperts.run("pm-moe", TASK, **QUICK)
+    samples, number = TASK.dataset.inputs[:9], 2
+    state = result.simulation.client_state(number)
+    simulation = result.simulation
+    base = simulation.method.base  # type: ignore[attr-defined]
+    for validation, mixes in (((0.5, 0.9, 0.5), False), ((0.5, 0.2, 0.6), True), ((0.5,), True)):
+        model = ClientModel.of(simulation, number, validation)
+        assert bool(model.tensors["gate.learned"]) == mixes
+        plain = Model(base.parts(simulation.specs[number])).eval()
+        plain.load_state_dict({n: t for n, t in state.items() if not n.startswith("gate.")})
+        alone = base.predict(plain, scaled(torch.from_numpy(samples), torch.float32), {}).softmax(1)
+        assert np.allclose(model.predict(samples), alone.detach().numpy(), atol=1e-6) != mixes
+
+
+def test_a_run_is_judged_by_its_mixture_and_not_by_the_base_that_it_began_with() -> None:
+    result = fedexperts.run("pm-moe", TASK, **QUICK)
+    assert result.record.curve.rounds[0] == 1
+    assert min(figure.round for figure in result.figures.values()) > 1
+    assert min(figure.round for figure in result.record.figures_by(samples=True).values()) > 1
 
 
 def test_words_are_seen_through_the_own_extractor() -> None:
@@ -218,11 +358,16 @@ def test_a_run_stopped_in_either_phase_goes_on(tmp_path: Path, when: tuple[str, 
 
 
 def test_what_cannot_be_a_second_phase_is_said(tmp_path: Path) -> None:
+    for odd in ("abc", "2.5", None):
+        with pytest.raises(SettingsError, match="setting 'gate_epochs' cannot be"):
+            settings_for("pm-moe", {"base": "fedper", "gate_epochs": odd})
     with pytest.raises(MethodError, match="'fedavg' names no personal module that pm-moe could pool; these do: dbe, "):
         settings_for("pm-moe", {"base": "fedavg"})
     fedexperts.run("fedper", make_task(), out=tmp_path / "run", rounds=1, device="cpu")
     with pytest.raises(SettingsError, match="rounds: the first phase is over"):
         settings_for("pm-moe", {"from": tmp_path / "run", "rounds": 3})
+    with pytest.raises(SettingsError, match="run is a run of fedper, not of fedrep"):
+        settings_for("pm-moe", {"from": tmp_path / "run", "base": "fedrep"})
     with pytest.raises(SettingsError, match="clients: not as in"):
         settings_for("pm-moe", {"from": tmp_path / "run", "clients": 3})
     other = make_simulation("pm-moe", make_task("cnn5", (20, 20, 20)), rounds=2)

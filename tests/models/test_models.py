@@ -100,6 +100,12 @@ def test_the_deep_gate_has_the_layers_of_the_paper(depth: int) -> None:
     assert gate(torch.randn(5, 1, 8, 8)).shape == (5, 20)
 
 
+ACTIVATES = {
+    "relu": nn.ReLU, "leaky-relu": nn.LeakyReLU, "prelu": nn.PReLU, "elu": nn.ELU, "selu": nn.SELU, "silu": nn.SiLU,
+    "mish": nn.Mish,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("start", get_args(GateStart))
 @pytest.mark.parametrize("activation", get_args(GateActivation))
 def test_every_start_and_activation_of_the_deep_gate_gives_scores(start: GateStart, activation: GateActivation) -> None:
@@ -107,5 +113,12 @@ def test_every_start_and_activation_of_the_deep_gate_gives_scores(start: GateSta
     scores = gate(torch.randn(50, 64))
     assert scores.isfinite().all()
     assert scores.std(0).min() > 1e-3
+    between = [type(layer) for layer in list(gate)[1:] if not isinstance(layer, nn.Linear)]
+    assert between == [ACTIVATES[activation]] * 3
+    first = gate[1].weight.detach()  # 128 × 64
+    spread = {"uniform": 3**-0.5 / 8, "normal": 1 / 8, "xavier": (2 / 192) ** 0.5, "kaiming": (2 / 64) ** 0.5}
+    if start in spread:
+        assert first.std().item() == pytest.approx(spread[start], rel=0.03)
+        assert (first.abs().max() > 3 * spread[start]) == (start == "normal")
     if start == "spectral":
-        assert torch.linalg.matrix_norm(gate[1].weight, 2).item() == pytest.approx(1, abs=1e-5)
+        assert torch.linalg.matrix_norm(first, 2).item() == pytest.approx(1, abs=1e-5)

@@ -1,6 +1,6 @@
 """A client's model as it is used: everything that its method's prediction needs, and no run around it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,14 +33,15 @@ class ClientModel:
     precision: str = "float32"
 
     @classmethod
-    def of(cls, simulation: Simulation, client: int) -> "ClientModel":
-        """As it would be used now."""
+    def of(cls, simulation: Simulation, client: int, validation: Sequence[float] = ()) -> "ClientModel":
+        """As it would be used now, with this validation accuracy in the rounds that were evaluated."""
+        tensors = simulation.client_state(client)
         return cls(
             simulation.method,
             simulation.specs[client],
             simulation.task.dataset.form,
             tuple(simulation.task.dataset.class_names),
-            simulation.client_state(client),
+            tensors | simulation.method.settled(tensors, validation),
             dict(simulation.method.heard(simulation.message_for(client))),
             simulation.settings.precision,
         )

@@ -27,6 +27,8 @@ WIDEST = 128
 """Channels or filters that a program holds at once, at most."""
 LANES = 1024
 """Values that one program pools."""
+MOST = 2**31
+"""Values among which a kernel finds its own by an index of 32 bits."""
 THIN = 128
 """Up to so many values in a patch are taken in small blocks."""
 
@@ -91,6 +93,8 @@ def pool(x: Tensor) -> Tensor:
 
 @custom_op("fedexperts::pool", mutates_args=(), device_types="cuda")
 def _pool(x: Tensor) -> Tensor:
+    if x.numel() >= MOST:
+        return torch.cat([_pool(part) for part in x.chunk(2)])
     x = x.contiguous()
     samples, rows, columns, channels = x.shape
     out = x.new_empty(samples, rows // 2, columns // 2, channels)
@@ -100,6 +104,8 @@ def _pool(x: Tensor) -> Tensor:
 
 @custom_op("fedexperts::pool_gradient", mutates_args=(), device_types="cuda")
 def _pool_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    if x.numel() >= MOST:
+        return torch.cat([_pool_gradient(*parts) for parts in zip(x.chunk(2), gradient.chunk(2), strict=True)])
     x, gradient = x.contiguous(), gradient.contiguous()
     _, rows, columns, channels = x.shape
     out = torch.zeros_like(x) if rows % 2 or columns % 2 else torch.empty_like(x)
@@ -140,15 +146,24 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return of_x, of_weight, None, None, None, None, None
 
 
-def _over_stack(function: Any, tensors: int) -> Any:
-    """A stack of stacks is a longer stack, and one of samples more samples; the first arguments are tensors."""
+def _over_stack(function: Any, tensors: int, shares: bool = False) -> Any:
+    """A stack of stacks is a longer stack, and one of samples more samples; the first arguments are tensors.
+
+    `shares`: the second ones may be filters that all of the outer stack have in common. Its samples are then more
+    samples of each, and no filters are copied.
+    """
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        if shares and in_dims[0] is not None and in_dims[1] is None:
+            x, filters = args[0].movedim(in_dims[0], 1), args[1].shape[1]  # x: stack × outer stack × samples …
+            if max(x.shape[-1], filters) * x[0, ..., 0].numel() < MOST:
+                out: Tensor = function(x.flatten(1, 2), *args[1:])
+                return out.reshape(len(x), info.batch_size, -1, *out.shape[2:]), 1
         stacks = [
             a.expand(info.batch_size, *a.shape) if dim is None else a.movedim(dim, 0)
             for a, dim in zip(args[:tensors], in_dims[:tensors], strict=True)
         ]
-        out: Tensor = function(*(stack.flatten(0, 1) for stack in stacks), *args[tensors:])
+        out = function(*(stack.flatten(0, 1) for stack in stacks), *args[tensors:])
         return out.reshape(info.batch_size, -1, *out.shape[1:]), 0
 
     return rule
@@ -159,7 +174,8 @@ _pool.register_autograd(
     lambda ctx, gradient: _pool_gradient(*ctx.saved_tensors, gradient),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
 )
-for _operator, _tensors in ((_convolve, 2), (_weight_gradient, 2), (_pool, 1), (_pool_gradient, 2)):
+register_vmap(_convolve, _over_stack(_convolve, 2, shares=True))
+for _operator, _tensors in ((_weight_gradient, 2), (_pool, 1), (_pool_gradient, 2)):
     register_vmap(_operator, _over_stack(_operator, _tensors))
 
 

@@ -16,7 +16,7 @@ from fedexperts.data import ClientData, Dataset
 from fedexperts.data.words import UNKNOWN, Vocabulary
 from fedexperts.engine.clients import Clients
 from fedexperts.errors import FederationError, FedExpertsError
-from fedexperts.methods import Message, Method, Reply, Round, State, Want
+from fedexperts.methods import Message, Method, Reply, Round, State, Want, part_of
 from fedexperts.task import ClientSpec
 
 SLACK = 65_536
@@ -71,13 +71,14 @@ class Expected:
 
     most: Message
     least: Message
+    withheld: set[str]  # parts that need not be there
 
     def differs(self, message: Message) -> str:
         """What of the tensors is not as expected, if anything."""
         may, must, has = self.most.tensors.keys(), self.least.tensors.keys(), message.tensors.keys()
         if unknown := sorted(has - may):
             return f"nobody asked for {', '.join(unknown)[:200]}"
-        if missing := sorted((may & must) - has):
+        if missing := sorted(name for name in (may & must) - has if part_of(name) not in self.withheld):
             return f"it lacks {', '.join(missing)[:200]}"
         for name, tensor in message.tensors.items():
             most, least = self.most.tensors[name], self.least.tensors.get(name, self.most.tensors[name])
@@ -131,13 +132,14 @@ class Inspector:
 
     def opened(self, client: int, raw: bytes, sent: Message, server: State, now: Round) -> Message:
         """The message in a reply, if nothing is wrong with it."""
-        expected = Expected(*(stand_in.replies(sent, now) for stand_in in self._stand_ins[client]))
-        most = max(expected.most.wire_bytes, sent.wire_bytes) + SLACK
-        if len(raw) > most:
-            raise FederationError(f"a reply of {len(raw):,} bytes where at most {most:,} are expected")
+        most, least = (stand_in.replies(sent, now) for stand_in in self._stand_ins[client])
+        expected = Expected(most, least, self.method.withheld)
+        room = max(most.wire_bytes, sent.wire_bytes) + SLACK
+        if len(raw) > room:
+            raise FederationError(f"a reply of {len(raw):,} bytes where at most {room:,} are expected")
         message = Message.from_bytes(raw) if raw else Message()
-        if message.numbers.keys() != expected.most.numbers.keys():
-            asked, sent_numbers = (", ".join(sorted(m.numbers)) or "none" for m in (expected.most, message))
+        if message.numbers.keys() != most.numbers.keys():
+            asked, sent_numbers = (", ".join(sorted(m.numbers)) or "none" for m in (most, message))
             raise FederationError(f"its numbers are {sent_numbers[:200]} where {asked} are expected")
         self._values(client, message)
         if differs := expected.differs(message):

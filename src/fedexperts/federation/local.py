@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,9 +108,14 @@ class Local(Usable):
         """A round's training: the reply, and the mean loss if there was one."""
         jobs, replies = self.train([self.client], now)
         loss = self.losses(jobs, now).get(self.client)
-        reply = replies[0].message if replies else Message()
+        reply = self._let(replies[0].message) if replies else Message()
         self.agrees(reply)
         return reply, loss
+
+    def _let(self, message: Message) -> Message:
+        """Without parts that may stay here, where the operator says so."""
+        stay = set() if self._leaves is None else self.method.withheld.difference(self._leaves)
+        return replace(message, tensors={n: t for n, t in message.tensors.items() if part_of(n) not in stay})
 
     def agrees(self, message: Message) -> None:
         """Refuse what the site's operator does not let leave, whatever the method says."""
@@ -190,7 +196,7 @@ class Local(Usable):
         now = self.now(1)
         self.message = self.method.send(self.start, self.specs[self.client].public, now)
         things = {f"peers may fetch {place}": Message.from_bytes(raw) for place, raw in self.served().items()}
-        return {"to the server, each round": self.rehearse(self.client, now), **things}
+        return {"to the server, each round": self._let(self.rehearse(self.client, now)), **things}
 
     def served(self) -> dict[str, bytes]:
         """All that a peer may ask for, as it would get it."""

@@ -54,13 +54,18 @@ class Curve:
     test: np.ndarray
     test_samples: np.ndarray
 
-    def figures(self, by_samples: bool = False) -> dict[Kind, Figure]:
-        """In the best rounds by the plain mean over clients, or by the mean in which larger ones count more."""
+    def figures(self, by_samples: bool = False, beforehand: int = 0) -> dict[Kind, Figure]:
+        """In the best rounds by the plain mean over clients, or by the mean in which larger ones count more.
+
+        The first rounds, `beforehand`, only count where there are no others.
+        """
         weights = self.test_samples if by_samples else None
+        later = np.flatnonzero(self.rounds > beforehand)
+        places = later if len(later) else np.arange(len(self.rounds))
         return {
-            "last": self.figure(len(self.rounds) - 1),
-            "selected": self.figure(best_round(self.validation, weights)),
-            "peak": self.figure(best_round(self.test, weights)),
+            "last": self.figure(int(places[-1])),
+            "selected": self.figure(int(places[best_round(self.validation[places], weights)])),
+            "peak": self.figure(int(places[best_round(self.test[places], weights)])),
         }
 
     def figure(self, position: int) -> Figure:

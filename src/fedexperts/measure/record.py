@@ -17,7 +17,7 @@ from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
 from fedexperts.measure.privacy import Privacy
-from fedexperts.methods import method_class
+from fedexperts.methods import Method, method_class, registry
 
 SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
     "settings.toml",
@@ -52,7 +52,11 @@ class Record:
 
     @cached_property
     def figures(self) -> dict[Kind, Figure]:
-        return self.curve.figures()
+        return self.figures_by()
+
+    def figures_by(self, samples: bool = False) -> dict[Kind, Figure]:
+        """The rounds are the best by the plain mean over clients, or by samples."""
+        return self.curve.figures(samples, registry().get(self.settings.method, Method).beforehand)
 
     @cached_property
     def totals(self) -> dict[str, int]:

@@ -167,6 +167,9 @@ class Method:
     goes_on_from: ClassVar[str] = ""
     """The setting, if there is one, that names the folder of a run: this one goes on with its task and its models."""
 
+    beforehand: ClassVar[int] = 0
+    """Rounds at the beginning that show what a run goes on from: its figures are of those after them."""
+
     @classmethod
     def arranged(cls, values: Mapping[str, Any], saved: Callable[[Path], Settings]) -> dict[str, Any]:
         """What a user gives, by name, as the settings and options of this method's own run.
@@ -329,6 +332,13 @@ class Method:
         """The client's model as it is used and evaluated, given what the server would send now."""
         return self.receive(own, message)
 
+    def settled(self, own: State, validation: Sequence[float]) -> State:
+        """What of a client's model changes when the run is over and the model is used.
+
+        `validation`: its accuracy there in the rounds that were evaluated.
+        """
+        return {}
+
     @property
     def note(self) -> str:
         """What a reader of the results must know of these options, if anything."""
@@ -343,6 +353,11 @@ class Method:
         return {}
 
     # --- who owns what
+
+    @property
+    def withheld(self) -> set[str]:
+        """Shared parts that a client may keep to itself; the server does without."""
+        return set()
 
     def alike(self) -> set[str]:
         """Parts that must have the same shapes on all clients: those that are averaged, by the server or by peers."""

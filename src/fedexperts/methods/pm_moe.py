@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self, cast
 import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedexperts.config import ClientNumbers, Frozen, Settings, TaskSettings, TrainSettings, absolute
@@ -62,7 +62,8 @@ class PMMoE(Method):
 
     The pool is one for all clients: the server sends it once to each. A client in `keep_out` does not send its module,
     uses it all the same, and the others'. Until its gate has learned a client predicts with its own module alone, so
-    the first round of the history is the base's accuracy.
+    the first round of the history is the base's accuracy, and the run's figures are of the rounds after it. When the
+    run is over, a client uses the mixture only if its validation accuracy is then higher than it was in that round.
     """
 
     name = "pm-moe"
@@ -103,12 +104,15 @@ class PMMoE(Method):
         super().__init__(train, options)
         first, own = _parted(self.options.pretraining)
         self.base = _base(self.options.base)(TrainSettings.check(self.train.model_dump() | first), own)
+        if "gate" in self.base.owners:
+            raise MethodError(f"{self.base.name} has a part 'gate'; pm-moe's own is called so: give it another name")
         private = dict.fromkeys(self.base.owners, Owner.PRIVATE)
         self.owners = private | {self.base.personal: Owner.SHARED, "gate": Owner.PRIVATE}
 
     # --- two phases
 
     goes_on_from = "from"
+    beforehand = 1
 
     @classmethod
     def arranged(cls, values: Mapping[str, Any], saved: Callable[[Path], Settings]) -> dict[str, Any]:
@@ -125,14 +129,16 @@ class PMMoE(Method):
             differing = [name for name, value in task.items() if name in given and not _same(given[name], value)]
             if differing := [name for name in differing if name not in ("data_dir", "download")]:
                 raise SettingsError(f"{', '.join(differing)}: not as in {folder}, whose clients go on here")
+            if given.get("base", done.method) != done.method:
+                raise SettingsError(f"base: {folder} is a run of {done.method}, not of {given['base']}")
             given = task | given | {"base": done.method}
             first = done.part(TrainSettings).model_dump() | done.options
         else:
             theirs = {*TrainSettings.model_fields, *_base(given.get("base", "fedper")).Options.model_fields}
             first = {name: given.pop(name) for name in list(given) if name in theirs - set(cls.Options.model_fields)}
         batch = {"batch_size": size} if (size := given.get("batch_size", first.get("batch_size"))) else {}
-        rounds = 1 + int(given.get("gate_epochs", cls.Options.model_fields["gate_epochs"].default))
-        return given | batch | {"pretraining": first, "rounds": rounds}
+        epochs = cls.Options.check({n: given[n] for n in ("gate_epochs",) if n in given}).gate_epochs
+        return given | batch | {"pretraining": first, "rounds": cls.beforehand + epochs}
 
     def begins(self) -> Beginning:
         return Beginning(self.options.base, self.options.pretraining, self.options.from_)
@@ -140,6 +146,11 @@ class PMMoE(Method):
     # --- the model
 
     def parts(self, client: ClientSpec) -> Parts:
+        out = set(self.options.keep_out)
+        if unknown := sorted(number for number in out if number >= client.clients):
+            raise MethodError(f"--keep-out {unknown[0]}: clients have the numbers 0 to {client.clients - 1}")
+        if len(out) == client.clients:
+            raise MethodError("pm-moe: no client gives its module to the pool; take some out of --keep-out")
         parts = self.base.parts(client)
         model, widths = Model(parts).eval(), []
 
@@ -185,7 +196,9 @@ class PMMoE(Method):
         """What all modules of the pool, and the gate, say of the module's input."""
         module, own = getattr(model, self.base.personal), model.gate.own
         pool = inside(received, "pool")
-        each = vmap(lambda tensors: functional_call(module, tensors, (z,)))(pool)
+        # One after another: `vmap` over modules, in a stack of clients, would make a copy of the pool for each of them.
+        modules = [{name: stack[k] for name, stack in pool.items()} for k in range(len(own))]
+        each = torch.stack([functional_call(module, tensors, (z,)) for tensors in modules])
         mine = own.view(-1, *(1,) * (each.ndim - 1))
         each = torch.where(mine, module(z), each)  # a client in `keep_out` is not in the pool
         counted = (received[_PRESENT] | own)[:, None]
@@ -217,7 +230,16 @@ class PMMoE(Method):
     def finish(self, after: Trained, now: Round) -> State:
         return {"gate.learned": torch.ones_like(after.own["gate.learned"])} if now.number > 1 else {}
 
+    def settled(self, own: State, validation: Sequence[float]) -> State:
+        """A client whose validation accuracy the mixture does not raise goes on with its own module alone."""
+        uses = len(validation) < 2 or validation[-1] > validation[0]
+        return {} if uses else {"gate.learned": torch.zeros_like(own["gate.learned"])}
+
     # --- messages
+
+    @property
+    def withheld(self) -> set[str]:
+        return {self.base.personal}
 
     def everyone(self, now: Round) -> bool:
         return now.number == 1
@@ -243,7 +265,7 @@ class PMMoE(Method):
         given = {reply.client: inside(reply.message.tensors, self.base.personal) for reply in replies}
         modules = [tensors for tensors in given.values() if tensors]
         if not modules:
-            raise MethodError("pm-moe: no client gives its module to the pool; take some out of --keep-out")
+            raise MethodError("pm-moe: no client gives its module to the pool")
         absent = {name: torch.zeros_like(tensor) for name, tensor in modules[0].items()}
         pool = {
             f"pool.{name}": torch.stack([(given.get(client) or absent)[name] for client in range(now.clients)])
@@ -254,9 +276,12 @@ class PMMoE(Method):
 
     @property
     def note(self) -> str:
-        base, out = self.base.title, len(self.options.keep_out)
-        kept_out = f"; {out} kept their modules out of the pool" * (out > 0)
-        return f"pm-moe over {base}: round 1 is {base} alone, then only gates are trained{kept_out}"
+        base = self.base.title
+        return f"pm-moe over {base}: round 1 is {base} alone, then only gates are trained"
+
+    def remarks(self, server: State) -> Sequence[str]:
+        absent = int((~server[_PRESENT]).sum())
+        return [f"{absent} of {len(server[_PRESENT])} clients kept their modules out of the pool"] * (absent > 0)
 
 
 def _base(name: str) -> type[Method]:

@@ -130,8 +130,7 @@ class Recipe(Frozen):
 
     def accuracy(self, record: Record, kind: Kind) -> float:
         """Of a run, in the round that is meant if clients count as in the paper."""
-        figures = record.figures if self.published_mean == "clients" else record.curve.figures(by_samples=True)
-        return self.mean_of(figures[kind])
+        return self.mean_of(record.figures_by(samples=self.published_mean == "samples")[kind])
 
     def mean_of(self, figure: Figure) -> float:
         """Over clients, as the paper takes it."""

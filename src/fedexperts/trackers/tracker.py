@@ -19,7 +19,7 @@ from fedexperts.engine import Observer, Simulation
 from fedexperts.errors import SettingsError
 from fedexperts.files import write_atomically
 from fedexperts.measure import HISTORY, SETTINGS, SUMMARY, Figure, History, Record, Row, curve
-from fedexperts.methods import Channel
+from fedexperts.methods import Channel, method_class
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Tracker(Observer, ABC):
         self._give(round_number, {"seconds": self._clock - before} | measured(rows))
 
     def completed(self, folder: Path | None) -> None:
-        figures = curve(self._history.rows).figures()
+        beforehand = method_class(self._settings.method).beforehand
+        figures = curve(self._history.rows).figures(beforehand=beforehand)
         flat = {f"figures/{kind}": figure.mean for kind, figure in figures.items()}
         flat |= {f"figures/{kind}_worst_tenth": figure.worst_tenth for kind, figure in figures.items()}
         self.conclude(self._settings.rounds, flat)
