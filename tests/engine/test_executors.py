@@ -15,11 +15,12 @@ from fedexperts.api import run
 from fedexperts.config import EngineSettings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Job, Simulation
-from fedexperts.engine.choosing import ChoosingExecutor
+from fedexperts.engine.choosing import GROUPED, ChoosingExecutor, times
 from fedexperts.engine.executors import LoopExecutor
 from fedexperts.engine.patches import StackedNorm, make_stackable
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Method, Model, Round, State
+from fedexperts.models import build
 from fedexperts.task import Task
 
 MODELS = "resnet18/16,googlenet-512/16"
@@ -140,3 +141,8 @@ def test_on_a_cpu_images_and_filters_have_their_channels_last(executor: str) -> 
     assert seen
     assert all(seen)
     assert_close(states(simulation), states(finished("fedavg", make_task("cnn5"), executor="stacked")))
+
+
+@pytest.mark.parametrize(("model", "often"), [("resnet18/16", 1), ("mobilenet/16", GROUPED), ("cnn5", 1)])
+def test_the_work_of_grouped_convolutions_counts_more_often(model: str, often: int) -> None:
+    assert times(build(model, (3, 32, 32), 10)["extractor"]) == often

@@ -70,6 +70,7 @@ def test_overlap_is_the_papers() -> None:
         (1, {0: {1}, 1: {0}, 2: {3}, 3: {2}}),  # O_avg is 0.375, O_max 0.75
         (4, {0: {1}, 1: {0}, 2: {3}, 3: {2}}),  # β: those with the most in common
         (5, {0: set(), 1: set(), 2: set(), 3: set()}),
+        (40, {0: set(), 1: set(), 2: set(), 3: set()}),  # nobody's overlap is so large, not even the one with itself
     ],
 )
 def test_critical_parameters_come_from_those_with_the_same_ones_and_later_from_nobody(

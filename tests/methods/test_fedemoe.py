@@ -8,8 +8,9 @@ from support import assert_same_bits, finished, make_simulation, make_task, stat
 
 from fedexperts.engine import Job, Observer, Simulation
 from fedexperts.errors import SettingsError
+from fedexperts.measure import History
 from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, State, select
-from fedexperts.methods.evolution import Change, changes
+from fedexperts.methods.evolution import COUNTS, LOG, THRESHOLDS, Change, beginning, changes, evolve
 from fedexperts.methods.fedemoe import GROUPS, FedEMoE
 from fedexperts.methods.growth import PART, Tree, effective_rank, expand, expert, health, shrink, tail_energy
 from fedexperts.models import ElasticExpert
@@ -154,6 +155,107 @@ def test_experts_have_the_sizes_of_table_13() -> None:
     assert [part["gate"].top for part in parts] == [4, 3, 4, 3, 1]
 
 
+def test_groups_are_those_of_table_12() -> None:
+    assert GROUPS == {
+        1: ((1, 1, 1, 2), 4), 2: ((1, 1, 2, 3), 3), 3: ((1, 2, 3, 3, 3), 4), 4: ((2, 2, 3, 3), 3), 5: ((2, 2), 1),
+    }  # fmt: skip
+
+
+def test_settings_begin_as_in_appendix_e() -> None:
+    begins = FedEMoE().options
+    assert (begins.scale_every, begins.threshold, begins.smoothing, begins.energy) == (20, 0.8, 0.07, 0.99)
+    assert (begins.tail_share, begins.exchange_samples, begins.temperature) == (0.9, 64, 2.0)
+    assert (begins.branches, begins.active) == (3, 2)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_sample_uses_k_experts_and_the_output_is_their_weighted_sum(group: int) -> None:
+    method = FedEMoE(options=SMALL | {"groups": [group]})
+    torch.manual_seed(2)
+    model = Model(method.parts(IMAGES)).double().eval()
+    x = torch.randn(6, 3, 32, 32, dtype=torch.float64)
+    features, (kinds, top) = model.extractor(x), GROUPS[group]
+    weights, scores = method.weigh(model, x, {}), model.gate.scores(features.flatten(1)).softmax(1)
+    assert (weights > 0).sum(1).tolist() == [top] * 6
+    experts = [*model.experts, model.shared_expert]
+    assert len(experts) == len(kinds) + 1
+    mixed = method.represent(model, x, {})
+    for sample in range(6):
+        best = scores[sample].topk(top).indices
+        shares = scores[sample][best] / (scores[sample][best].sum() if top > 1 else 1)
+        expected = sum(share * experts[e](features)[sample] for share, e in zip(shares, best, strict=True))
+        torch.testing.assert_close(mixed[sample], expected)
+
+
+def test_a_gate_that_chooses_one_expert_learns_which() -> None:
+    """Weights that sum to 1 are 1 where there is one: no gradient would reach the gate, or a router."""
+    method = FedEMoE(options=SMALL | {"groups": [5], "active": 1, "private": True})
+    torch.manual_seed(2)
+    model = Model(method.parts(IMAGES)).double()
+    batch = Batch(torch.randn(16, 3, 32, 32, dtype=torch.float64), torch.arange(16) % 10)
+    method.loss(model, batch, {}).backward()
+    assert model.gate.scores.weight.grad.abs().max() > 1e-5
+    said = model.shared_expert(model.extractor(batch.x)).square().sum()
+    [gradient] = torch.autograd.grad(said, [model.shared_expert.routers[0].weight])
+    assert gradient.abs().max() > 1e-5
+
+
+def test_as_many_are_chosen_where_scores_are_equal() -> None:
+    made, _ = a_tree()
+    weights = made.weights(torch.zeros(4, 8, dtype=torch.float64))  # routers have no bias: all scores are equal
+    assert (weights > 0).sum(1).tolist() == [2] * 4
+    torch.testing.assert_close(weights.sum(1), torch.ones(4, dtype=torch.float64))
+
+
+def test_a_sub_expert_works_for_those_who_use_it_only() -> None:
+    made, state = a_tree()
+    seen: list[int] = []
+    for leaf in made.experts.children():
+        leaf.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    x = torch.randn(50, 8, dtype=torch.float64)
+    made(x)
+    assert sum(seen) == 2 * 50, "there is room for four, of which a tree of three uses two"
+    with_state(made, expand(expand(expand(state, 0, NOW), 1, NOW), 2, NOW))
+    seen.clear()
+    made(x)
+    assert sum(seen) == 4 * 50
+
+
+def test_flops_follow_the_tree() -> None:
+    options = {"width": 64, "hidden": 48, "scale_every": 1, "tail_limit": 1.0, "threshold": 0.0, "groups": [1]}
+    history = History(None)
+    finished("fedemoe", TASK, rounds=3, participation=1.0, options=options, observers=(history,))
+    flops = {row["round"]: row["flops"] for row in history.rows if row["client"] == 0}
+    assert flops[1] < flops[2] == flops[3]
+
+
+def test_who_uses_an_expert_is_counted_in_the_last_training() -> None:
+    """Eq. 4: of one pass over the data, not of all since the beginning."""
+    simulation = make_simulation("fedemoe", TASK, rounds=3, participation=1.0, options=SMALL | {"groups": [2]})
+    for _ in range(2):
+        simulation.step()
+        gate = {n: t for n, t in simulation.client_state(0).items() if n.startswith("gate.")}
+        assert not gate["gate.uses"].any()
+        steps = -(-simulation.specs[0].samples // 16)
+        assert gate["gate.last"].sum() == steps * 16 * 3, "three experts for each sample of the round"
+    gate = Model(simulation.method.parts(simulation.specs[0])).gate
+    gate.last.copy_(torch.tensor([6.0, 2.0, 0.0, 0.0, 2.0]))
+    torch.testing.assert_close(gate.frequencies, torch.tensor([0.6, 0.2, 0.0, 0.0]))
+    gate.uses.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0]))
+    torch.testing.assert_close(gate.frequencies, torch.tensor([0.5, 0.0, 0.0, 0.0]))
+
+
+def test_the_exchange_may_have_a_rate_of_its_own() -> None:
+    *exchange, training = FedEMoE(options=SMALL | {"exchange_lr": 0.0005}).stages(NOW)
+    assert [stage.rates for stage in exchange] == [{"shared_expert": 0.0005}, {"experts": 0.0005}]
+    assert not training.rates
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(SettingsError, match="a sample cannot use 5 of 3 branches"):
+        FedEMoE(options={"active": 5})
+
+
 def test_each_side_fits_what_the_other_said_before() -> None:
     method = FedEMoE(options=SMALL)
     first, second, last = method.stages(NOW)
@@ -175,6 +277,11 @@ def test_each_side_fits_what_the_other_said_before() -> None:
     torch.testing.assert_close(method.teach_shared(model, batch, {}), (one * (one / other).log()).sum(1).mean())
     total = sum((other * (other / (r / 2).softmax(1)).log()).sum(1).mean() for r in private)
     torch.testing.assert_close(method.teach_private(model, batch, {}), total)
+    with torch.no_grad():  # the shared expert has learned meanwhile: the private ones fit what it said before
+        for tensor in model.shared_expert.parameters():
+            tensor.add_(0.3 * torch.randn_like(tensor))
+    assert not torch.allclose(model.shared_expert(features), shared)
+    torch.testing.assert_close(method.teach_private(model, batch, {}), total)
 
 
 def reply(client: int, server: State, leaves: dict[int, float], value: float) -> Reply:
@@ -194,6 +301,7 @@ def test_a_sub_expert_is_the_mean_over_those_who_used_it() -> None:
     replies = [reply(0, server, {0: 4.0, 1: 1.0}, 1.0), reply(1, server, {0: 7.0}, 4.0)]
     after = method.combine(server, replies, Round(1, 9, seed=0))
     assert after["extractor.0.weight"].unique().tolist() == pytest.approx([3.0])
+    assert after[f"{PART}.routers.0.weight"].unique().tolist() == pytest.approx([3.0]), "all have it"
     assert after[f"{PART}.experts.0.0.weight"].unique().tolist() == pytest.approx([3.0])
     assert after[f"{PART}.experts.1.0.weight"].unique().tolist() == pytest.approx([1.0])
     assert_same_bits(expert(after, 2), expert(server, 2))
@@ -248,14 +356,16 @@ def test_messages_follow_the_tree_and_every_change_has_its_reason() -> None:
         assert (number, rank, tail, change) == (4, *map(pytest.approx, seen[int(leaf)]), 0)
         assert threshold == pytest.approx(simulation.server["growth.thresholds"][int(leaf)].item())
     [cause] = changes_of(simulation)
-    assert (cause.round, cause.leaf, cause.expanded) == (2, 0, True)
-    assert [row for row in rows if row[-1]] == [[2, 0, cause.figure, rows[3][3], cause.limit, 0, 1]]
+    above = {row[1]: row[2] - row[4] for row in rows if row[0] == 2}
+    first = max(above, key=above.get)  # the one that is furthest above its threshold
+    assert (cause.round, cause.leaf, cause.expanded) == (2, first, True)
+    assert [row for row in rows if row[-1]] == [[2, first, cause.figure, rows[5][3], cause.limit, 0, 1]]
     assert cause.figure > cause.limit
     assert cause.tree == Tree.of(simulation.server)
     said = simulation.method.remarks(simulation.server)
     assert len(said) == 1
-    assert said[0].startswith("round 2: sub-expert 0 expanded (effective rank ")
-    assert "the shared expert has now 5" in said[0]
+    assert said[0].startswith(f"round 2: sub-expert {first:.0f} expanded (effective rank ")
+    assert f"the shared expert has now 5, {(5 * one + 2 * router) / 1e6:.2f} MB" in said[0]
 
 
 def test_changes_are_the_trees_that_were_there_one_after_the_other() -> None:
@@ -284,6 +394,58 @@ def test_both_readings_of_the_rule(expands: str) -> None:
     )
     grown = len(Tree.of(simulation.server).paths) > 3
     assert grown == (expands == "below"), "no rank is above 2"
+
+
+def evolved(state: State, number: int = 20, **rules: float) -> tuple[State, list[list[float]]]:
+    after = evolve(state, FedEMoE(options=SMALL | rules).options, Round(number, 100, seed=0, clients=6))
+    return after, after[LOG].tolist()
+
+
+def looked_at(state: State, **more: object) -> State:
+    return state | {COUNTS: torch.ones(9, dtype=torch.float64)} | beginning(9, 0.8) | more
+
+
+def test_a_rank_is_held_against_the_threshold_that_has_moved() -> None:
+    _, state = a_tree()
+    rank = health(state, [1], 0.99, 0.9)[1].rank
+    thresholds = torch.full((9,), 2.0, dtype=torch.float64)
+    thresholds[1] = rank - 0.01
+    after, _ = evolved(looked_at(state) | {THRESHOLDS: thresholds}, threshold=0.1, tail_limit=1.0)
+    assert sorted(Tree.of(after).paths) == [0, 1, 2, 3, 4], "one expands: not all that are above v_0"
+    assert len(Tree.of(after).paths[1]) == 2
+    assert after[THRESHOLDS][1].item() == pytest.approx(0.07 * rank + 0.93 * (rank - 0.01))
+    assert after[THRESHOLDS][3:5].tolist() == [0.1, 0.1], "new ones begin with v_0"
+    siblings = [after[f"{PART}.experts.{leaf}.0.weight"] for leaf in (1, 3, 4)]
+    assert not torch.equal(siblings[1], siblings[2])
+    assert not torch.equal(siblings[0], siblings[1])
+
+
+def test_where_there_is_no_room_for_all_those_expand_that_are_furthest_above() -> None:
+    _, state = a_tree(limit=7)
+    ranks = [health(state, [leaf], 0.99, 0.9)[leaf].rank for leaf in range(3)]
+    far = [0.01, 0.3, 0.2, *[0.0] * 4]
+    thresholds = torch.tensor([*ranks, *[0.8] * 4], dtype=torch.float64) - torch.tensor(far, dtype=torch.float64)
+    state |= {COUNTS: torch.ones(7, dtype=torch.float64)} | beginning(7, 0.8) | {THRESHOLDS: thresholds}
+    after, rows = evolved(state, tail_limit=1.0, smoothing=0.0)
+    assert [len(Tree.of(after).paths[leaf]) for leaf in (0, 1, 2)] == [1, 2, 2]
+    assert [row[1] for row in rows if row[-1]] == [1, 2], "in the order in which they did"
+    rules = FedEMoE(options=SMALL | {"limit": 7}).options
+    assert changes(rows, Tree.of(after), rules)[-1].tree == Tree.of(after)
+
+
+def test_a_mixture_shrinks_by_how_often_each_was_used() -> None:
+    _, state = a_tree()
+    grown = expand(state, 2, NOW)
+    counts = torch.tensor([5.0, 5, 2, 6, 0, 0, 0, 0, 0])
+    after, _ = evolved(looked_at(grown, **{COUNTS: counts}), tail_limit=0.0, tail_share=0.5, threshold=2.0, smoothing=0)
+    for name, tensor in expert(after, 2).items():
+        inner = name.removeprefix(f"{PART}.experts.2.")
+        each = [grown[f"{PART}.experts.{leaf}.{inner}"] for leaf in (3, 2)]
+        torch.testing.assert_close(tensor, 0.75 * each[0] + 0.25 * each[1])
+
+
+def test_a_matrix_of_zeros_has_no_tail() -> None:
+    assert tail_energy(torch.zeros(5), 0.5) == 0
 
 
 def test_a_resumed_run_grows_the_same_tree(tmp_path: Path) -> None:
@@ -346,7 +508,7 @@ def test_without_knowledge_exchange_there_is_one_stage_and_the_shared_expert_end
 
 
 def test_one_plain_shared_expert_is_a_mixture_of_one() -> None:
-    simulation, _ = channels({"branches": 1, "limit": 1, "elastic": False, "hidden": 18}, rounds=1)
+    simulation, _ = channels({"branches": 1, "active": 1, "limit": 1, "elastic": False, "hidden": 18}, rounds=1)
     assert list(Tree.of(simulation.server).paths) == [0]
     with pytest.raises(SettingsError, match="limit 2 is less than the 3 branches"):
         FedEMoE(options={"limit": 2})

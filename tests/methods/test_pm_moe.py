@@ -55,8 +55,7 @@ def by_hand(method: PMMoE, model: Model, z: torch.Tensor, pool: dict[str, torch.
 
 
 @pytest.mark.parametrize("denoise", [0.0, 0.25, 0.6])
-@pytest.mark.parametrize("top", [None, 1, 3])
-@pytest.mark.parametrize("renormalise", [False, True])
+@pytest.mark.parametrize(("top", "renormalise"), [(None, False), (None, True), (1, False), (3, False), (3, True)])
 def test_the_mixture_is_that_of_the_equations(denoise: float, top: int | None, renormalise: bool) -> None:
     method, model, z, pool = made(denoise=denoise, renormalise=renormalise, **({"top": top} if top else {}))
     answers = method.answers(model, z, pool)
@@ -358,6 +357,8 @@ def test_a_run_stopped_in_either_phase_goes_on(tmp_path: Path, when: tuple[str, 
 
 
 def test_what_cannot_be_a_second_phase_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="leaves the gate nothing to learn"):
+        settings_for("pm-moe", {"top": 1, "renormalise": True})
     for odd in ("abc", "2.5", None):
         with pytest.raises(SettingsError, match="setting 'gate_epochs' cannot be"):
             settings_for("pm-moe", {"base": "fedper", "gate_epochs": odd})

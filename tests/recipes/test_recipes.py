@@ -221,18 +221,19 @@ def test_fedemoes_tables_meet() -> None:
 def test_fedemoes_variants_change_what_they_say() -> None:
     def values(name: str, *options: str) -> list[tuple[object, ...]]:
         of_one_seed = [cell for cell in cells(f"fedemoe/{name}") if cell.settings.seed == 1]
-        return [tuple(c.settings.options[o] for o in options) for c in of_one_seed if c.method == "fedemoe"]
+        return [tuple(c.settings.options.get(o) for o in options) for c in of_one_seed if c.method == "fedemoe"]
 
     assert values("table5", "branches", "active") == [(n, k) for n in (3, 4, 5) for k in (1, 2, 3)]
     assert values("table6", "threshold", "smoothing") == [(v, g) for g in (0.05, 0.07, 0.1) for v in (0.75, 0.85, 0.95)]
+    assert values("readings", "exchange_lr")[3:6] == [(None,), (0.0005,), (None,)]
     assert values("table17", "temperature") == [(1.0,), (2.0,), (3.0,), (4.0,)]
     assert values("figure7", "scale_every") == [(10,), (20,), (30,), (40,), (50,)]
     assert values("table7", "exchange", "private", "elastic") == [
         ("before", True, True), ("none", True, True), ("before", False, True), ("before", True, False),
     ]  # fmt: skip
-    assert values("readings", "expands", "exchange", "elastic")[:6] == [
+    assert values("readings", "expands", "exchange", "elastic")[:7] == [
         ("above", "before", True), ("below", "before", True), ("below", "before", True), ("above", "after", True),
-        ("below", "after", True), ("above", "before", False),
+        ("above", "before", True), ("below", "after", True), ("above", "before", False),
     ]  # fmt: skip
 
 

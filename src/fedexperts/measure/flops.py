@@ -58,7 +58,9 @@ class FlopMeter(Observer):
 
     def _step(self, job: Job, number: int) -> int:
         lesson = job.lessons[number]
-        key = (job.cohort.program.signature, number, lesson.stage.identity, lesson.order.shape[2])
+        # Of a model that grows more is sent: what a step costs then has not been counted yet.
+        sent, width = len(job.sent[0].tensors), lesson.order.shape[2]
+        key = (job.cohort.program.signature, number, lesson.stage.identity, width, sent)
         if key not in self._known:
             assert self._data is not None
             index, program = lesson.order[0, 0], job.cohort.program

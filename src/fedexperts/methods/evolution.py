@@ -68,11 +68,13 @@ def evolve(state: State, rules: Rules, now: Round) -> State:
     limits: list[float] = thresholds.tolist()
     families = {router: family for router in tree.used_routers if (family := tree.family(router))}
     tails = {router: sum(found[leaf].tail for leaf in family) / len(family) for router, family in families.items()}
-    became = dict.fromkeys(found, STAYED)
+    became, over = dict.fromkeys(found, STAYED), list[int]()
     if now.number % rules.scale_every == 0:  # all is decided before anything is done
         heavy = [router for router, tail in tails.items() if tail > rules.tail_limit]
         staying = found.keys() - {leaf for router in heavy for leaf in families[router]}
+        far = {leaf: abs(seen.rank - limits[leaf]) for leaf, seen in found.items()}
         over = [leaf for leaf, seen in found.items() if leaf in staying and rules.expand(seen.rank, limits[leaf])]
+        over.sort(key=lambda leaf: -far[leaf])  # if there is no room for all, those that are furthest beyond
         for router in heavy:
             state = shrink(state, router, state[COUNTS])
             [kept] = Tree.of(state).paths.keys() & set(families[router])
@@ -84,7 +86,8 @@ def evolve(state: State, rules: Rules, now: Round) -> State:
                 thresholds[sorted(Tree.of(state).paths.keys() - before.paths.keys())] = rules.threshold
                 became[leaf] = EXPANDED
     of_leaf = {leaf: tails[router] for router, family in families.items() for leaf in family}
-    rows = [[now.number, leaf, *seen, limits[leaf], of_leaf.get(leaf, 0), became[leaf]] for leaf, seen in found.items()]
+    order = [*(leaf for leaf in found if leaf not in over), *over]  # as they changed: so the trees can be made again
+    rows = [[now.number, leaf, *found[leaf], limits[leaf], of_leaf.get(leaf, 0), became[leaf]] for leaf in order]
     return state | {THRESHOLDS: thresholds, LOG: torch.cat([state[LOG], state[LOG].new_tensor(rows)])}
 
 

@@ -2,18 +2,19 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Literal, Self, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedexperts.config import NumbersInTurn
 from fedexperts.errors import MethodError
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Stage, Table, Trained, weighted_mean
 from fedexperts.methods.evolution import COUNTS, LOG, Rules, beginning, changes, evolve, tables
-from fedexperts.methods.growth import PART, Tree, expert
+from fedexperts.methods.growth import PART, Tree
 from fedexperts.methods.message import Message, Owner, State, part_of, select, under
 from fedexperts.methods.mutual import divergence
 from fedexperts.models import (
@@ -23,12 +24,12 @@ from fedexperts.models import (
     Shape,
     TableExtractor,
     TextExtractor,
+    best_of,
     build,
     is_backbone,
     out_shape,
     own_model,
     reads_text,
-    strongest,
 )  # fmt: skip
 from fedexperts.task import ClientSpec
 
@@ -39,27 +40,33 @@ FILTERS = {1: (32, 128), 2: (64,), 3: ()}
 
 
 class TopGate(nn.Module):
-    """A sample's weights for the private experts and, last, the shared one; only the best `top` count."""
+    """A sample's weights for the private experts and, last, the shared one; only the best `top` count.
 
-    uses: Tensor
+    They sum to 1, but for `top` 1, where the softmax weight stays: a gate whose weights are 1 would never learn.
+    """
+
+    uses: Tensor  # in the present round
+    last: Tensor  # in the last one that the client trained in
 
     def __init__(self, inputs: int, experts: int, top: int) -> None:
         super().__init__()
         self.top = min(top, experts)
         self.scores = nn.Linear(inputs, experts)
         self.register_buffer("uses", torch.zeros(experts))
+        self.register_buffer("last", torch.zeros(experts))
 
     def forward(self, x: Tensor) -> Tensor:
         scores = self.scores(x.flatten(1)).softmax(1)
-        kept = strongest(scores, self.top)
+        weights = best_of(scores, self.top)
         if self.training:
-            self.uses.add_((kept > 0).sum(0))
-        return kept / kept.sum(1, keepdim=True)
+            self.uses.add_((weights > 0).sum(0))
+        return weights
 
     @property
     def frequencies(self) -> Tensor:
-        """a_n of the private experts (Eq. 4); all alike before any was used."""
-        uses = self.uses + (self.uses.sum() == 0).to(self.uses)
+        """a_n of the private experts (Eq. 4), of the last training; all alike before any was used."""
+        uses = torch.where(self.uses.sum() > 0, self.uses, self.last)
+        uses = uses + (uses.sum() == 0).to(uses)
         return (uses / uses.sum())[:-1]
 
 
@@ -118,12 +125,17 @@ class FedEMoE(Method):
             description="knowledge exchange before the local training (Algorithm 2), after it (Figure 2), none",
         )
         exchange_samples: int = Field(64, ge=1, description="samples of the knowledge exchange")
+        exchange_lr: float | None = Field(
+            None, gt=0, description="learning rate of the knowledge exchange (default: that of the training)"
+        )
         temperature: float = Field(2.0, gt=0, description="temperature of the knowledge exchange")
         private: bool = Field(True, description="whether there are private experts (ablation: no)")
         elastic: bool = Field(True, description="whether the shared expert grows and shrinks (ablation: no)")
 
         @model_validator(mode="after")
         def _room(self) -> Self:
+            if self.active > self.branches:
+                raise ValueError(f"a sample cannot use {self.active} of {self.branches} branches; give --active less")
             if self.limit < self.branches:
                 raise ValueError(f"limit {self.limit} is less than the {self.branches} branches that it begins with")
             return self
@@ -193,10 +205,13 @@ class FedEMoE(Method):
         training = Stage(trained, self.loss, self.train.epochs)
         if self.options.exchange == "none" or not self.options.private:
             return [training]
-        samples = self.options.exchange_samples
+        samples, lr = self.options.exchange_samples, self.options.exchange_lr or self.train.lr
         exchange = [
-            Stage(("shared_expert",), self.teach_shared, 1, samples=samples, copies={"before": "shared_expert"}),
-            Stage(("experts",), self.teach_private, 1, samples=samples),
+            Stage((taught,), loss, 1, {taught: lr}, samples=samples, copies=copies)
+            for taught, loss, copies in (
+                ("shared_expert", self.teach_shared, {"before": "shared_expert"}),
+                ("experts", self.teach_private, {}),
+            )
         ]
         return [*exchange, training] if self.options.exchange == "before" else [training, *exchange]
 
@@ -215,6 +230,9 @@ class FedEMoE(Method):
 
     def _distance(self, target: Tensor, learner: Tensor) -> Tensor:
         return divergence(target / self.options.temperature, learner / self.options.temperature)
+
+    def finish(self, after: Trained, now: Round) -> State:
+        return {"gate.last": after.own["gate.uses"], "gate.uses": torch.zeros_like(after.own["gate.uses"])}
 
     # --- messages
 
@@ -240,7 +258,7 @@ class FedEMoE(Method):
 
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         """FE of the client's kind, and of SE what the tree has now."""
-        return Message(under(server, _kind(client)) | _standing(server))
+        return Message(under(server, _kind(client)) | _standing(server, _tree(server)))
 
     def receive(self, own: Mapping[str, Tensor], message: Message) -> State:
         """Places that the tree does not use are empty."""
@@ -249,15 +267,19 @@ class FedEMoE(Method):
         before = {name.replace(PART, "before", 1): tensor for name, tensor in shared.items()}
         return select(sent, {"extractor"}) | shared | before
 
-    def reply(self, after: Trained, now: Round) -> Message:
-        counts = after.own[f"{PART}.counts"]
-        unused = {leaf for leaf, count in enumerate(counts.tolist()) if count == 0}
-        standing = {
-            name: tensor
-            for name, tensor in _standing(after.own).items()
-            if not any(name.startswith(f"{PART}.experts.{leaf}.") for leaf in unused)
-        }
-        trained = {name: t for name, t in standing.items() if ".experts." in name or ".routers." in name}
+    def replies(self, together: Sequence[Trained], now: Round) -> Sequence[Message]:
+        """All of them have the same tree. A device is waited for once, not for each of them."""
+        tree, counts = Tree.of(together[0].own), [after.own[f"{PART}.counts"] for after in together]
+        return [
+            self._reply(after, tree, count, uses)
+            for after, count, uses in zip(together, counts, torch.stack(counts).tolist(), strict=True)
+        ]
+
+    def _reply(self, after: Trained, tree: Tree, counts: Tensor, uses: Sequence[float]) -> Message:
+        unused = tuple(f"{PART}.experts.{leaf}." for leaf, count in enumerate(uses) if count == 0)
+        learned = tuple(f"{PART}.{kind}." for kind in ("experts", "routers"))
+        standing = _standing(after.own, tree)
+        trained = {n: t for n, t in standing.items() if n.startswith(learned) and not n.startswith(unused)}
         own = select(after.own, {"extractor"}) | trained | {COUNTS: counts}
         return Message(own, {"samples": after.client.samples})
 
@@ -274,17 +296,20 @@ class FedEMoE(Method):
 
     def remarks(self, server: State) -> Sequence[str]:
         """Every change of the tree, and why."""
-        size = Message(expert(server, 0)).payload_bytes / 2**20
+        leaf, router = (
+            Message(under(server, f"{PART}.{one}")).payload_bytes / 1e6 for one in ("experts.0", "routers.0")
+        )
         lines = []
         for change in changes(server[LOG].tolist(), Tree.of(server), self.options):
             leaves, held = len(change.tree.paths), self.options.expands if change.expanded else "above"
+            size = leaves * leaf + len(change.tree.used_routers) * router
             figure, did = "effective rank", "expanded"
             if not change.expanded:
                 figure, did = "tail energy", "is one sub-expert again"
             why = f"{figure} {change.figure:.3g}, {held} {change.limit:.3g}"
             lines.append(
                 f"round {change.round}: sub-expert {change.leaf} {did} ({why}); the shared expert has now {leaves}, "
-                f"{leaves * size:.2f} MiB"
+                f"{size:.2f} MB"
             )
         return lines or ["the tree of the shared expert has not changed"] * self.options.elastic
 
@@ -335,9 +360,19 @@ def _expert(kind: int, shape: Shape, width: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def _standing(state: Mapping[str, Tensor]) -> State:
+def _tree(server: State) -> Tree:
+    """Of a server's state, which nobody changes: to read it, a device is waited for."""
+    structure = server[f"{PART}.routes"]
+    if structure not in _TREES:
+        _TREES[structure] = Tree.of(server)
+    return _TREES[structure]
+
+
+_TREES: MutableMapping[Tensor, Tree] = WeakTensorKeyDictionary()
+
+
+def _standing(state: Mapping[str, Tensor], tree: Tree) -> State:
     """Of SE what the tree uses: its structure, its leaves and their routers."""
-    tree = Tree.of(state)
     kinds = ("routes", "turns", "exists")
     prefixes = tuple(
         [f"{PART}.experts.{leaf}." for leaf in tree.paths] + [f"{PART}.routers.{r}." for r in tree.used_routers]

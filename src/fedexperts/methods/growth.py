@@ -25,7 +25,8 @@ def effective_rank(spectrum: Tensor, energy: float) -> float:
 def tail_energy(spectrum: Tensor, share: float) -> float:
     """T_α: what the squared singular values below the largest α of them are of all (Eq. 7)."""
     squares = spectrum.square()
-    return float(squares[math.ceil(share * len(squares)) :].sum() / squares.sum())
+    whole = float(squares.sum())
+    return float(squares[math.ceil(share * len(squares)) :].sum()) / whole if whole else 0.0
 
 
 class Health(NamedTuple):

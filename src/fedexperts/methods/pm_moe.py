@@ -96,6 +96,8 @@ class PMMoE(Method):
         @model_validator(mode="after")
         def _has_personal_module(self) -> Self:
             _base(self.base)
+            if self.top == 1 and self.renormalise:
+                raise ValueError("a weight that is alone and sums to 1 leaves the gate nothing to learn; give --top 2")
             return self
 
     options: Options

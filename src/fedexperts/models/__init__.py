@@ -4,7 +4,7 @@ from fedexperts.models.backbones import BatchNorm
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
-from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, cut, strongest
+from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, best_of, cut, strongest
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.mlp import TableExtractor
 from fedexperts.models.outline import Outline, Stem
@@ -33,7 +33,7 @@ __all__ = [
     "BACKBONES", "IMAGE_MODELS", "MODELS", "TABLE_MODELS", "TEXT_MODELS", "BatchNorm", "BlockExperts", "Classifier",
     "ConvExtractor", "DeepGate", "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms",
     "GateStart", "ModelRef", "ModelSource", "Outline", "OwnModel", "Parts", "Shape", "SparseExperts", "Stem",
-    "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "blank", "build", "check_model", "check_own", "cut",
-    "flat", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "reads_text", "smallest", "split",
-    "strongest", "told_apart",
+    "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "best_of", "blank", "build", "check_model",
+    "check_own", "cut", "flat", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "reads_text",
+    "smallest", "split", "strongest", "told_apart",
 ]  # fmt: skip

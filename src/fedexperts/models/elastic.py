@@ -5,7 +5,7 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from fedexperts.models.experts import SparseExperts, strongest
+from fedexperts.models.experts import SparseExperts, best_of
 
 
 class ElasticExpert(nn.Module):
@@ -14,8 +14,8 @@ class ElasticExpert(nn.Module):
     There are places for `limit` leaves and for as many routers as such a tree can have. Leaf j is reached by a path:
     `routes[j]` are the routers on it, from the root, `turns[j]` the child that is taken at each, −1 where the path has
     ended; `exists[j]` says whether the place is taken. A router gives a sample the weights of its best `top` children,
-    summing to 1; a leaf's weight is the product along its path, and the output Σ weight·e(x). `counts` are the samples
-    that used each leaf in training.
+    summing to 1 (of one alone its softmax weight, or the router would never learn); a leaf's weight is the product
+    along its path, and the output Σ weight·e(x). `counts` are the samples that used each leaf in training.
     """
 
     routes: Tensor
@@ -49,8 +49,7 @@ class ElasticExpert(nn.Module):
     def weights(self, x: Tensor) -> Tensor:
         """Of every leaf for every sample: samples × limit; 0 for a leaf that a sample does not use."""
         scores = torch.stack([router(x) for router in self.routers], dim=1).softmax(2)
-        kept = strongest(scores, min(self.top, self.branches), dim=2)
-        shares = (kept / kept.sum(2, keepdim=True)).flatten(1)  # samples × (routers · branches)
+        shares = best_of(scores, min(self.top, self.branches), dim=2).flatten(1)  # samples × (routers · branches)
         places = torch.arange(shares.shape[1], device=x.device)
         # A product with zeros and ones, not a lookup: its gradient is added up in the same order every time.
         is_place = (self.routes * self.branches + self.turns)[..., None] == places  # limit × depth × places

@@ -50,7 +50,7 @@ class SparseExperts(nn.Module):
         chosen, weights = chosen.flatten(), weights.flatten()
         mixed = weights.new_zeros(len(x), self.outputs)  # x may be in bfloat16, whose sums are not worth much
         for number, expert in enumerate(self.children()):
-            rows = (chosen == number).nonzero().squeeze(1)
+            rows = ((chosen == number) & (weights != 0)).nonzero().squeeze(1)
             if len(rows):
                 samples = rows // per_sample
                 mixed = mixed.index_add(0, samples, weights[rows, None] * expert(x[samples]))
@@ -69,8 +69,14 @@ class DenseExperts(SparseExperts):
 
 def strongest(weights: Tensor, count: int, dim: int = 1, rest: float = 0.0) -> Tensor:
     """Only the `count` largest count, with the weights that they had; the others become `rest`."""
-    least = weights.topk(count, dim=dim).values.select(dim, -1).unsqueeze(dim)
-    return torch.where(weights >= least, weights, rest)
+    best = weights.topk(count, dim=dim).indices  # so many, also where some are equal
+    return torch.where(torch.zeros_like(weights, dtype=torch.bool).scatter(dim, best, True), weights, rest)
+
+
+def best_of(weights: Tensor, count: int, dim: int = 1) -> Tensor:
+    """The `count` largest, summing to 1. One alone keeps the weight that it had: of a 1 nothing could be learned."""
+    kept = strongest(weights, count, dim)
+    return kept if count == 1 else kept / kept.sum(dim, keepdim=True)
 
 
 BLOCK = 16
