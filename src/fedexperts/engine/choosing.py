@@ -32,8 +32,8 @@ measured; that large models do better alone there is what a probe said, before t
 """
 GROUPED = 10
 """So many times as much counts the work of a model with grouped convolutions: they are as many kernels in a stack as
-alone. In tf32 MobileNet (9e7 FLOPs, 5 × 256 images) took 106 ms stacked and 76 captured, with half of its widths (2.4e7,
-10 × 256) 92 and 129."""
+alone. In tf32 MobileNet (9e7 FLOPs, 5 × 256 images) took 106 ms stacked and 76 captured, with half of its widths
+(2.4e7, 10 × 256) 92 and 129."""
 WAYS: dict[str, type[Executor]] = {"stacked": StackedExecutor, "captured": CapturedExecutor, "loop": LoopExecutor}
 
 
