@@ -8,7 +8,7 @@ import torch
 from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.data import ClientData, Dataset
 from fedexperts.engine import Evaluation, Observer, Simulation
-from fedexperts.methods import Method, method_class
+from fedexperts.methods import ByClass, Method, method_class
 from fedexperts.task import Task
 
 TRAIN_SIZES = (32, 29, 17, 12, 24, 16)
@@ -83,6 +83,11 @@ def make_simulation(
     chosen = method_class(name) if isinstance(method, str) else method
     own = LIGHT.get(name, {}) if options is None else options
     return simulation(chosen(settings.part(TrainSettings), own), task, settings, observers, folder)
+
+
+def by_class(counts: torch.Tensor, means: torch.Tensor) -> ByClass:
+    """What was collected of so many samples of each class."""
+    return ByClass(counts, means, counts.nonzero().squeeze(1))
 
 
 def finished(method: str | type[Method], task: Task, **values: Any) -> Simulation:

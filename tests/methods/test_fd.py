@@ -1,10 +1,10 @@
 """What makes FD itself."""
 
 import torch
-from support import assert_close, finished, make_task, states
+from support import assert_close, by_class, finished, make_task, states
 from torch.nn import functional as F
 
-from fedexperts.methods import Batch, ByClass, Model, Reply, Round, Trained
+from fedexperts.methods import Batch, Model, Reply, Round, Trained
 from fedexperts.methods.fd import FD
 from fedexperts.task import ClientSpec
 
@@ -15,7 +15,7 @@ X, Y = torch.randn(6, 1, 8, 8), torch.tensor([0, 0, 1, 1, 2, 3])
 
 
 def trained(counts: list[float], means: torch.Tensor) -> Trained:
-    return Trained(SPEC, {}, {}, ByClass(torch.tensor(counts).float(), means))
+    return Trained(SPEC, {}, {}, by_class(torch.tensor(counts).float(), means))
 
 
 def distillation(method: FD, model: Model, received: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support import assert_same_bits, finished, make_simulation, make_task
+from support import assert_same_bits, by_class, finished, make_simulation, make_task
 from torch.nn import functional as F
 
 from fedexperts.config import TrainSettings
 from fedexperts.engine import Observer
-from fedexperts.methods import ByClass, Channel, Message, Model, Reply, Round, State, Trained
+from fedexperts.methods import Channel, Message, Model, Reply, Round, State, Trained
 from fedexperts.methods.at_server import shuffled
 from fedexperts.methods.fedgh import FedGH
 from fedexperts.methods.message import inside
@@ -21,7 +21,7 @@ SERVER = {"head.weight": torch.randn(3, 5, generator=torch.Generator().manual_se
 def reply(client: int, counts: list[int]) -> Reply:
     """A client whose features are far apart by class."""
     noise = torch.randn(3, 5, generator=torch.Generator().manual_seed(client))
-    trained = Trained(SPEC, {}, {}, ByClass(torch.tensor(counts), torch.eye(3, 5) * 4 + noise))
+    trained = Trained(SPEC, {}, {}, by_class(torch.tensor(counts), torch.eye(3, 5) * 4 + noise))
     return Reply(client, FedGH().reply(trained, NOW))
 
 

@@ -1,7 +1,7 @@
 """What makes FedMix itself."""
 
 import torch
-from support import finished, make_simulation, make_task
+from support import by_class, finished, make_simulation, make_task
 from torch.nn import functional as F
 
 from fedexperts.measure import History
@@ -26,7 +26,7 @@ def used(*use: float) -> ByClass:
     mean = torch.tensor(use)
     apart = torch.zeros_like(mean)
     apart[:2] = torch.tensor([0.01, -0.01])
-    return ByClass(torch.tensor([30.0, 0.0, 10.0]), torch.stack([mean + apart, 0 * mean, mean - 3 * apart]))
+    return by_class(torch.tensor([30.0, 0.0, 10.0]), torch.stack([mean + apart, 0 * mean, mean - 3 * apart]))
 
 
 def test_probabilities_are_mixed_by_a_gate_on_the_image() -> None:
@@ -56,7 +56,7 @@ def test_a_dropped_expert_neither_counts_nor_learns_nor_comes_back() -> None:
     for k, expert in enumerate(model.experts):
         moves = any(p.grad is not None and p.grad.abs().sum() > 0 for p in expert.parameters())
         assert moves == (k != 2)
-    after = Trained(SPEC, model.state_dict(), {}, ByClass(torch.tensor([8.0]), weights.detach().mean(0)[None]))
+    after = Trained(SPEC, model.state_dict(), {}, by_class(torch.tensor([8.0]), weights.detach().mean(0)[None]))
     assert method.finish(after, NOW)["choice.kept"].tolist() == [1, 1, 0, 1]
 
 

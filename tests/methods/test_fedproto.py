@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support import assert_same_bits, finished, make_simulation, make_task, states
+from support import assert_same_bits, by_class, finished, make_simulation, make_task, states
 
 from fedexperts.engine import Observer
 from fedexperts.errors import MethodError
-from fedexperts.methods import Batch, ByClass, Channel, Message, Model, Reply, Round, Trained
+from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, Trained
 from fedexperts.methods.fedproto import FedProto
 from fedexperts.task import ClientSpec
 
@@ -16,7 +16,7 @@ SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 
 
 def reply(client: int, counts: list[float], means: list[list[float]]) -> Reply:
-    trained = Trained(SPEC, {}, {}, ByClass(torch.tensor(counts).float(), torch.tensor(means).float()))
+    trained = Trained(SPEC, {}, {}, by_class(torch.tensor(counts).float(), torch.tensor(means).float()))
     return Reply(client, FedProto().reply(trained, NOW))
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support import assert_same_bits, finished, make_simulation, make_task, states
+from support import assert_same_bits, by_class, finished, make_simulation, make_task, states
 from torch.nn import functional as F
 
 from fedexperts.engine import Observer
 from fedexperts.errors import MethodError
-from fedexperts.methods import Batch, ByClass, Channel, Message, Model, Reply, Round, Trained
+from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, Trained
 from fedexperts.methods.fedsa import FedSA, mean_gap
 from fedexperts.task import ClientSpec
 
@@ -17,7 +17,7 @@ SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 
 
 def reply(client: int, counts: list[int], means: list[list[float]]) -> Reply:
-    trained = Trained(SPEC, {}, {}, ByClass(torch.tensor(counts).float(), torch.tensor(means)))
+    trained = Trained(SPEC, {}, {}, by_class(torch.tensor(counts).float(), torch.tensor(means)))
     return Reply(client, FedSA().reply(trained, NOW))
 
 

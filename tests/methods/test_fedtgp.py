@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support import assert_same_bits, finished, make_simulation, make_task, states
+from support import assert_same_bits, by_class, finished, make_simulation, make_task, states
 
 from fedexperts.engine import Observer
 from fedexperts.errors import MethodError
-from fedexperts.methods import ByClass, Channel, Message, Model, Reply, Round, State, Trained
+from fedexperts.methods import Channel, Message, Model, Reply, Round, State, Trained
 from fedexperts.methods.classwise import between_classes, margin_contrast
 from fedexperts.methods.fedtgp import FedTGP, Trainer
 from fedexperts.task import ClientSpec
@@ -21,7 +21,7 @@ EVERYTHING = torch.ones(4, dtype=torch.bool)
 
 def reply(client: int, counts: list[int], centres: torch.Tensor = CENTRES) -> Reply:
     noise = 0.1 * torch.randn(centres.shape, generator=torch.Generator().manual_seed(client))
-    trained = Trained(SPEC, {}, {}, ByClass(torch.tensor(counts).float(), centres + noise))
+    trained = Trained(SPEC, {}, {}, by_class(torch.tensor(counts).float(), centres + noise))
     return Reply(client, FedTGP().reply(trained, NOW))
 
 

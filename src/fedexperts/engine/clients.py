@@ -193,11 +193,14 @@ class Clients(Member, ABC):
         stay = self.sample_size == len(self.specs) and self.fleet.has_room_for(len(self.specs))
         job.collected = Query(job.cohort, self.method.collect, job.received, index, tuple(map(len, own)), again=stay)
         rows = self.executor.map([job.collected])[0].to(self.data.dtype)  # which products in bfloat16 need not have
-        labels = self.to_device(padded([self.dataset.labels[samples] for samples in own], fill=-1))
+        there = [self.dataset.labels[samples] for samples in own]
+        labels = self.to_device(padded(there, fill=-1))
         belongs = (labels[..., None] == torch.arange(self.dataset.classes, device=self.device)).to(rows)
         counts = belongs.sum(1)
         means = torch.einsum("nsc,nsw->ncw", belongs, rows) / counts.clamp(min=1)[..., None]
-        return [ByClass(*pair) for pair in zip(counts, means, strict=True)]
+        kinds = [np.unique(of_one) for of_one in there]
+        classes = [row[: len(kind)] for row, kind in zip(self.to_device(padded(kinds)), kinds, strict=True)]
+        return [ByClass(*of_one) for of_one in zip(counts, means, classes, strict=True)]
 
     @phase("waiting")
     def losses(self, jobs: Sequence[Job], now: Round) -> dict[int, float]:

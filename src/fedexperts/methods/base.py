@@ -123,9 +123,10 @@ class ByClass(NamedTuple):
 
     counts: Tensor  # classes: how many samples
     means: Tensor  # classes × width: the mean of their rows; zero where there are none
+    own: Tensor  # the classes of which there are samples: to find them in `counts` would be to wait for a device
 
 
-NOTHING = ByClass(torch.empty(0), torch.empty(0, 0))
+NOTHING = ByClass(torch.empty(0), torch.empty(0, 0), torch.empty(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedexperts.methods.message import Message, State
 
 def rows_of_own_classes(by_class: ByClass, name: str) -> Message:
     """A client's means, of the classes that it has and of no others."""
-    own = by_class.counts.nonzero().squeeze(1)
+    own = by_class.own
     return Message(
         {f"{name}.classes": own, f"{name}.counts": by_class.counts[own], f"{name}.means": by_class.means[own]}
     )

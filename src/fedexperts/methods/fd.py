@@ -67,7 +67,7 @@ class FD(Method):
         return self.predict(model, x, received)
 
     def finish(self, after: Trained, now: Round) -> State:
-        counts, means = after.by_class
+        counts, means, _ = after.by_class
         return {
             "memory.logits": means,
             "memory.own": (counts > 0).to(means),

@@ -79,7 +79,7 @@ class FedPAC(Method):
         return Message({name: server.get(_of(client.id, name), tensor) for name, tensor in common.items()})
 
     def reply(self, after: Trained, now: Round) -> Message:
-        counts, rows = after.by_class
+        counts, rows, own = after.by_class
         width = rows.shape[1] // 2
         trained, before, squares = torch.split(rows, [width, width, 1], dim=1)
         shares = (counts / counts.sum())[:, None]
@@ -88,8 +88,8 @@ class FedPAC(Method):
         return Message(
             {
                 **super().reply(after, now).tensors,
-                **rows_of_own_classes(ByClass(counts, trained), PROTOTYPES).tensors,
-                "statistics.means": means[counts > 0],  # h_j, of the classes that the client has
+                **rows_of_own_classes(ByClass(counts, trained, own), PROTOTYPES).tensors,
+                "statistics.means": means[own],  # h_j, of the classes that the client has
                 "statistics.variance": variance,
             },
             {"samples": after.client.samples},
