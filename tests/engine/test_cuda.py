@@ -72,6 +72,18 @@ def test_stacked_convolutions_have_the_numbers_of_plain_ones(
         assert error < 3e-6
 
 
+def test_a_stack_shares_filters_that_are_the_same_for_all() -> None:
+    """As PM-MoE's clients ask each module of the pool."""
+    layer = nn.Sequential(nn.Conv2d(3, 6, 5), nn.MaxPool2d(2)).cuda()
+    make_stackable(layer)
+    x = torch.randn(7, 20, 3, 32, 32, device="cuda")
+    found = vmap(lambda own: functional_call(layer, dict(layer.named_parameters()), (own,)))(x)
+    twin = nn.Sequential(nn.Conv2d(3, 6, 5), nn.MaxPool2d(2)).double()
+    twin.load_state_dict({name: tensor.cpu() for name, tensor in layer.state_dict().items()})
+    expected = torch.stack([twin(own) for own in x.cpu().double()])
+    assert (found.cpu().double() - expected).norm() / expected.norm() < 3e-6
+
+
 def executor_of(simulation: Simulation, way: str) -> Executor:
     assert isinstance(simulation.executor, ChoosingExecutor)
     return simulation.executor.ways[way]
