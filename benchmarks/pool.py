@@ -1,32 +1,27 @@
 """PM-MoE's second phase with 20 and with 100 clients: one pool for all, not a copy of it for each.
 
 python benchmarks/pool.py                                 on the GPU if there is one, else on the CPU
-python benchmarks/pool.py --device cpu --images 16 --executor stacked --counts 10,20 --markdown FILE
+python benchmarks/pool.py --device cpu --images 100 --markdown FILE
 
 A round: every client trains its gate an epoch over the pool and is evaluated. FedPer's personal module is the head,
-LG-FedAvg's the whole extractor. Memory is what the allocator of the GPU held at most beside the samples; on a CPU by
-how much the process grew in one round's training, looked at every two milliseconds.
+LG-FedAvg's the whole extractor. Memory is what the allocator of the GPU held at most beside the samples; on a CPU nobody counts it.
 """
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from resource import getpagesize
-from threading import Event, Thread
 
 import torch
 from bench import TRAIN, images, machine, report, seconds, simulation
 
 from fedexperts.methods.message import inside
 
-PAGE = getpagesize()
+COUNTS = (20, 100)
 
 
 def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, float]:
     task = images(clients, "cnn-pm", sizes.images)
-    sim = simulation("pm-moe", task, device=sizes.device, options={"base": base}, executor=sizes.executor)
+    sim = simulation("pm-moe", task, device=sizes.device, options={"base": base})
     on_gpu = sim.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -34,10 +29,6 @@ def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, f
     sim.step()
     pool = sum(tensor.nbytes for tensor in inside(sim.server, "pool").values()) / 2**20
     found = {"pool, MiB": pool, "a pool for each client, MiB": clients * pool}
-    if not on_gpu:
-        with resident() as more:
-            sim.train(sim.sample(2), sim.now(2))
-        found["a round's training, MiB more"] = more[0]
     found["round, ms"] = 1e3 * seconds(sim.step, warm_up=3 if on_gpu else 1, times=3)
     found["round and client, ms"] = found["round, ms"] / clients
     if on_gpu:
@@ -46,35 +37,11 @@ def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, f
     return found
 
 
-@contextmanager
-def resident() -> Iterator[list[float]]:
-    """By how many MiB the process grows at most, meanwhile."""
-
-    def now() -> float:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20
-
-    before, more, over = now(), [0.0], Event()
-
-    def watch() -> None:
-        while not over.wait(0.002):
-            more[0] = max(more[0], now() - before)
-
-    thread = Thread(target=watch)
-    thread.start()
-    try:
-        yield more
-    finally:
-        over.set()
-        thread.join()
-
-
 def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--bases", default="fedper,lg-fedavg")
-    parser.add_argument("--counts", default="20,100", help="clients")
-    parser.add_argument("--executor", default="auto")
     parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 50, help="of each client, to train")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
@@ -82,7 +49,7 @@ def main() -> None:
     parts = {
         f"PM-MoE over {base}, {n} clients × {sizes.images} images": partial(phase_two, base, n, sizes)
         for base in sizes.bases.split(",")
-        for n in map(int, sizes.counts.split(","))
+        for n in COUNTS
     }
     report(parts, machine(sizes.device, sizes.commit), sizes.markdown)
 
