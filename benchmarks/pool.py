@@ -4,8 +4,8 @@ python benchmarks/pool.py                                 on the GPU if there is
 python benchmarks/pool.py --device cpu --images 100 --markdown FILE
 
 A round: every client trains its gate an epoch over the pool and is evaluated. FedPer's personal module is the head,
-LG-FedAvg's the whole extractor. Memory is what the allocator of the GPU held at most beside the samples; on a CPU nobody
-counts it.
+LG-FedAvg's the whole extractor. Memory is what the allocator of the GPU held at most beside the samples; on a CPU
+nobody counts it.
 """
 
 import argparse
