@@ -172,7 +172,11 @@ def settings_for(method: str, values: Mapping[str, Any], planned: Mapping[Path, 
     kind = method_class(method)
 
     def saved(folder: Path) -> Settings:
-        return planned[folder] if planned and folder in planned else Settings.saved(folder / SETTINGS)
+        if planned and folder in planned:
+            return planned[folder]
+        if not (folder / SETTINGS).exists():
+            raise SavedStateError(lacking(folder, SETTINGS))
+        return Settings.saved(folder / SETTINGS)
 
     values = with_model({f"{name}_" if iskeyword(name) else name: value for name, value in values.items()})
     tables = {name: values.pop(name) for name in list(values) if name in registry()}
