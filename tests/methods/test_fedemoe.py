@@ -221,6 +221,21 @@ def test_a_sub_expert_works_for_those_who_use_it_only() -> None:
     assert sum(seen) == 4 * 50
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_private_experts_and_the_shared_one_work_for_those_who_use_them_only(group: int) -> None:
+    method, (kinds, top) = FedEMoE(options=SMALL | {"groups": [group]}), GROUPS[group]
+    torch.manual_seed(2)
+    model = Model(method.parts(IMAGES)).eval()
+    x = torch.randn(12, 3, 32, 32)
+    seen: list[int] = []
+    for each in (*model.experts, *model.shared_expert.experts):
+        each.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    weights = method.weigh(model, x, {})
+    method.represent(model, x, {})
+    asked = int((weights[:, -1] > 0).sum())
+    assert sum(seen) == 12 * top - asked + 2 * asked, f"K of {len(kinds) + 1}, and two sub-experts"
+
+
 def test_flops_follow_the_tree() -> None:
     options = {"width": 64, "hidden": 48, "scale_every": 1, "tail_limit": 1.0, "threshold": 0.0, "groups": [1]}
     history = History(None)

@@ -22,6 +22,7 @@ from fedexperts.models import (
     ElasticExpert,
     Parts,
     Shape,
+    SparseExperts,
     TableExtractor,
     TextExtractor,
     best_of,
@@ -173,7 +174,7 @@ class FedEMoE(Method):
         head.append(nn.Linear(options.width, client.classes))
         return {
             "extractor": extractor,
-            "experts": nn.ModuleList(_expert(kind, between, options.width) for kind in kinds),
+            "experts": SparseExperts([_expert(kind, between, options.width) for kind in kinds], options.width),
             "shared_expert": shared,
             "gate": TopGate(inputs, len(kinds) + 1, top),
             "head": head,
@@ -194,9 +195,9 @@ class FedEMoE(Method):
     def represent(self, model: Model, x: Tensor, received: State) -> Tensor:
         features = model.extractor(x)
         weights = model.gate(features)
-        outputs = [expert(features) for expert in model.experts]
-        outputs.append(model.shared_expert(features, weights[:, -1] > 0))
-        return cast(Tensor, (weights[:, :, None] * torch.stack(outputs, dim=1)).sum(1))
+        private, shared = weights[:, :-1], weights[:, -1]
+        used, chosen = private.topk(min(model.gate.top, private.shape[1]), dim=1)
+        return cast(Tensor, model.experts(features, chosen, used) + model.shared_expert(features, shared))
 
     # --- training
 

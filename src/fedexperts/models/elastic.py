@@ -16,6 +16,8 @@ class ElasticExpert(nn.Module):
     ended; `exists[j]` says whether the place is taken. A router gives a sample the weights of its best `top` children,
     summing to 1 (of one alone its softmax weight, or the router would never learn); a leaf's weight is the product
     along its path, and the output Σ weight·e(x). `counts` are the samples that used each leaf in training.
+
+    Where only some samples ask it, or some more than others, they say so (`share`): it is a weight above the root's.
     """
 
     routes: Tensor
@@ -57,12 +59,13 @@ class ElasticExpert(nn.Module):
         # Not `along.prod(2)`: its gradient asks the host whether there are zeros, which no CUDA graph can capture.
         return reduce(torch.mul, along.unbind(2)) * self.exists
 
-    def forward(self, x: Tensor, asked: Tensor | None = None) -> Tensor:
-        """`asked`: for which samples it counts as used (all)."""
+    def forward(self, x: Tensor, share: Tensor | None = None) -> Tensor:
+        """`share`: what of each sample's output is wanted (1); of none nothing is computed or counted."""
         x = x.flatten(1)
         weights = self.weights(x)
+        if share is not None:
+            weights = weights * share[:, None]
         if self.training:
-            uses = weights > 0
-            self.counts.add_((uses if asked is None else uses & asked[:, None]).sum(0))
+            self.counts.add_((weights > 0).sum(0))
         used, leaves = weights.topk(min(self.top**self.depth, weights.shape[1]), dim=1)
         return self.experts(x, leaves, used)  # type: ignore[no-any-return]
