@@ -3,9 +3,10 @@
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from everything import Everything
-from support import assert_same_bits, finished, make_simulation, make_task, states
+from support import LIGHT, assert_same_bits, finished, make_simulation, make_task, states
 
 from fedexperts.engine import DividedSimulation, Simulation, started
 from fedexperts.engine.store import Store
@@ -17,6 +18,7 @@ assert ranks is not None
 assert ranks.size == 2
 task, moved = make_task(), 0
 MOVES = 11  # a seed with which clients of the second round have trained elsewhere in the first
+GROWN = {"fedemoe": LIGHT["fedemoe"] | {"scale_every": 1}}  # in the second round the tree has grown
 together = partial(DividedSimulation, ranks=ranks)
 
 
@@ -34,11 +36,12 @@ def every_method_ends_in_the_bits_of_one_process() -> None:
     """Rows of the history, the server's state and every client's model, at every rank."""
     for method in (*registry().values(), Everything):
         watching = [(History(), Fetches(None)) for _ in range(2)]
-        divided = make_simulation(method, task, rounds=2, seed=MOVES, observers=watching[0], simulation=together)
+        values: dict[str, Any] = {"rounds": 2, "seed": MOVES, "options": GROWN.get(method.name)}
+        divided = make_simulation(method, task, observers=watching[0], simulation=together, **values)
         divided.store.__class__ = Counting
         divided.run()
         if ranks.rank == len(watching[0][0].rows) % 2:  # one rank checks, the other begins with the next
-            alone = finished(method, task, rounds=2, seed=MOVES, observers=watching[1])
+            alone = finished(method, task, observers=watching[1], **values)
             assert_same_bits(states(divided), states(alone))
             assert watching[0][0].rows == watching[1][0].rows, method
     assert moved > 10, "hardly anybody had to be brought elsewhere"

@@ -32,7 +32,6 @@ from fedexperts.task import ClientSpec
 
 every_method = pytest.mark.parametrize("kind", [*registry().values(), Everything], ids=lambda kind: kind.name)
 TASK = make_task()
-NOW = Round(1, 3, seed=0)
 
 
 class Recorder(Observer):
@@ -226,13 +225,19 @@ def test_ledger_equals_the_sum_of_the_messages(kind: type[Method]) -> None:
 
 @every_method
 @pytest.mark.parametrize("executor", ["loop", "stacked"])
-def test_every_stage_moves_only_the_parts_it_names(kind: type[Method], executor: str) -> None:
+@pytest.mark.parametrize("round_number", [1, 3], ids=["first", "last"])
+def test_every_stage_moves_only_the_parts_it_names(kind: type[Method], executor: str, round_number: int) -> None:
     simulation = make_simulation(kind, TASK, participation=1.0, executor=executor)
-    for number, stage in enumerate(simulation.method.stages(NOW)):
+    for _ in range(round_number - 1):
+        simulation.step()
+    now = simulation.now(round_number)
+    stages = simulation.method.stages(now)
+    assert stages or round_number <= kind.beforehand, "nobody would learn anything"
+    for number, stage in enumerate(stages):
         moved: set[str] = set()
         for cohorts in simulation.fleet.waves(range(len(TASK.clients))):
             for cohort in cohorts:
-                job = simulation._job(cohort, NOW)
+                job = simulation._job(cohort, now)
                 earlier, job.lessons = job.lessons[:number], job.lessons[number : number + 1]
                 simulation.executor.train([replace(job, lessons=earlier)])
                 before = {n: t.clone() for n, t in cohort.tensors.items()}

@@ -222,23 +222,23 @@ def test_who_keeps_out_is_known_before_anything_runs() -> None:
 
 
 class Sizes(TorchDispatchMode):
-    """How many values tensors have that are made within it."""
+    """How many values tensors have at most that are made within it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: set[int] = set()
+        self.largest = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
             if isinstance(tensor, torch.Tensor):
-                self.found.add(tensor.untyped_storage().nbytes() // tensor.itemsize)
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes() // tensor.itemsize)
         return out
 
 
 @pytest.mark.parametrize("base", ["fedper", "lg-fedavg"])
 def test_a_stack_of_clients_has_one_pool(base: str) -> None:
-    """A step makes nothing that is as large as a pool for each client would be."""
+    """Neither a step nor a prediction makes anything that is as large as a pool for each client would be."""
     task = make_task("cnn5", sizes=(4,) * 12)
     second = begun(base, task=task, executor="stacked")
     second.step()
@@ -249,8 +249,8 @@ def test_a_stack_of_clients_has_one_pool(base: str) -> None:
     assert job.received.common == {*pool, "present.modules"}
     with Sizes() as made:
         second.executor.train([job])
-    assert made.found
-    assert 12 * max(tensor.numel() for tensor in pool.values()) not in made.found
+        second.evaluate()
+    assert 0 < made.largest < 12 * max(tensor.numel() for tensor in pool.values())
 
 
 def test_the_gate_has_its_own_rate() -> None:
@@ -306,9 +306,18 @@ def test_a_tenth_base_needs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fedexperts.methods, "__path__", [*fedexperts.methods.__path__, str(tmp_path)])
     registry.cache_clear()
     try:
-        second = begun("tenth")
+        second = begun("tenth", denoise=0.0)
         second.run()
         assert second.server["pool.weight"].shape == (CLIENTS, 4, 500)
+        model = Model(second.method.parts(second.specs[0])).double().eval()
+        model.load_state_dict(second.client_state(0))
+        x = second.data.x(torch.from_numpy(TASK.clients[0].test))
+        seen = model.extractor(x).relu()
+        shares = model.gate.scores(seen).softmax(1)
+        heads = zip(second.server["pool.weight"], second.server["pool.bias"], strict=True)
+        said = torch.stack([2 * (seen @ weight.T + bias) for weight, bias in heads], dim=1)
+        expected = torch.einsum("bm,bmc->bc", shares, said)
+        torch.testing.assert_close(second.method.predict(model, x, dict(second.server)), expected)
     finally:
         registry.cache_clear()
 

@@ -37,7 +37,7 @@ class DualFed(Method):
     as for the other, τ, and no contrast for a sample that is alone in its class. λ is not: it is 40 or 2 there, by data
     set, for large pre-trained extractors and a rate of 0.01, which small fresh ones do not stand at 0.1. The server
     weighs clients by samples, where there all count alike; an extractor's BatchNorm statistics go with it, where there
-    they stay.
+    they stay, and it is in evaluation mode while the shared head learns.
     """
 
     name = "dualfed"
