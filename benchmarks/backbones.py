@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench import LR, Figures, Parts, images, machine, report, seconds, simulation
+from bench import LR, Figures, Parts, arithmetic, clear, images, machine, report, seconds, simulation
 from plain import on_device
 
 from fedexperts.config import TOGETHER
-from fedexperts.engine.executors import numerics
-from fedexperts.engine.fit import autocast
 from fedexperts.methods import Model
 from fedexperts.models import BACKBONES
 from fedexperts.task import Task
@@ -40,7 +38,7 @@ def compared(method: str, model: str, sizes: argparse.Namespace, precision: str)
             times[way] = one_round(method, task, executor=way, **values)
         except torch.cuda.OutOfMemoryError:
             found[way] = "out of memory"
-        torch.cuda.empty_cache()
+        clear()
     first = next(iter(times))
     for way, time in times.items():
         found[f"{way}, ms"] = 1e3 * time
@@ -63,11 +61,10 @@ def one_round(method: str, task: Task, **values: Any) -> float:
 
 def by_hand(task: Task, **values: Any) -> float:
     sim = simulation("fedavg", task, **values)
-    device, precision = sim.device, values["precision"]
-    models = [Model(sim.method.parts(spec)).to(device) for spec in sim.specs.values()]
-    inputs = torch.from_numpy(task.dataset.inputs).to(device)
+    models = [Model(sim.method.parts(spec)).to(sim.device) for spec in sim.specs.values()]
+    inputs = torch.from_numpy(task.dataset.inputs).to(sim.device)
     loop = on_device(models, sim.method.predict, inputs, sim.data.labels, task.clients, values["batch_size"], LR)
-    with numerics(precision), autocast(device, precision):
+    with arithmetic(sim):
         return seconds(loop, warm_up=1, times=3)
 
 

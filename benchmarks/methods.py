@@ -10,7 +10,6 @@ together, does in FLOPs per second; a method's share of it is over its training 
 """
 
 import argparse
-import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import plain
 import torch
-from bench import BATCH, LR, TRAIN, images, machine, network, seconds, simulation
+from bench import BATCH, LR, TRAIN, arithmetic, clear, images, machine, network, seconds, simulation
 
 from fedexperts.engine import Simulation
 from fedexperts.engine.cohort import Job
@@ -83,7 +82,9 @@ class Setting:
         one = plain.one_model(
             network(self.model, self.device), inputs[index].to(self.device), labels[index].to(self.device), batch, LR
         )
-        self.limit = self.plain_loop("fedavg").flops / seconds(one)
+        loop = self.plain_loop("fedavg")
+        with arithmetic(self.simulation("fedavg")):
+            self.limit = loop.flops / seconds(one)
 
     def simulation(self, method: str, **values: Any) -> Simulation:
         common = {"device": self.device, "precision": self.precision, "store": "device" if self.on_gpu else "memory"}
@@ -127,9 +128,7 @@ def measured(method: str, setting: Setting) -> list[str]:
     del sim
     theirs, flops = setting.plain_loop(method)
     share = flops / setting.limit / max(ours - evaluation, 1e-9)
-    gc.collect()
-    if setting.on_gpu:
-        torch.cuda.empty_cache()
+    clear()
     times = [f"{first:.1f}", f"{1e3 * ours:.1f}", f"{1e3 * theirs:,.0f}", f"{theirs / ours:.1f}", f"{share:.2f}"]
     return [method, said, *times, in_words(profile.spent)]
 

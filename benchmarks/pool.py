@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from bench import TRAIN, images, machine, report, seconds, simulation
+from bench import TRAIN, clear, images, machine, report, seconds, simulation
 
 from fedexperts.methods.message import inside
 
@@ -21,6 +21,7 @@ COUNTS = (20, 100)
 
 
 def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, float]:
+    clear()
     task = images(clients, "cnn-pm", sizes.images)
     sim = simulation("pm-moe", task, device=sizes.device, options={"base": base})
     on_gpu = sim.device.type == "cuda"

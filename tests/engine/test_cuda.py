@@ -184,6 +184,22 @@ def test_a_fixed_gate_can_be_captured(name: str, caplog: pytest.LogCaptureFixtur
     assert not caplog.messages
 
 
+@pytest.mark.parametrize(("name", "options"), [("fedmoe-da", {}), ("fedemoe", {"groups": [5], "scale_every": 2})])
+@pytest.mark.parametrize("executor", ["stacked", "captured"])
+def test_experts_in_blocks_equal_the_cpu_loop(
+    name: str, options: dict[str, Any], executor: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As there are with larger batches; so few samples would all go through all experts."""
+    values = {"rounds": 6, "options": options}
+    expected = states(finished(name, TASK, **values))
+    for spare in ("SPARE", "SPARE_LINEAR"):
+        monkeypatch.setattr(f"fedexperts.models.experts.{spare}", 0)
+    found = [states(finished(name, TASK, **values, device="cuda", executor=executor)) for _ in range(2)]
+    assert_close(on_cpu(found[0]), expected)
+    assert_same_bits(*found)
+    assert not caplog.messages
+
+
 def test_experts_that_learn_from_each_other_equal_the_cpu_loop() -> None:
     values = {"rounds": 8, "options": {"mixing": "distil", "experts": (2, 3)}}
     expected = states(finished("fedmoe-da", TASK, **values))

@@ -38,6 +38,9 @@ class LoopGraphs(StepGraphs):
         key = group(job)
         place = self._places.get(key)
         if place is None or not place.fits(job):
+            if place is not None:
+                for stage in place.stages.values():
+                    stage.step.close()
             place = self._places[key] = _Place(self, job)
         return place.train(job)
 
@@ -69,6 +72,8 @@ class _Place:
     def _stage(self, number: int, job: Job, lesson: Lesson) -> "_InPlace":
         stage = self.stages.get(number)
         if stage is None or not stage.fits(lesson):
+            if stage is not None:
+                stage.step.close()
             stage = self.stages[number] = _InPlace(self, job, lesson)
         return stage
 

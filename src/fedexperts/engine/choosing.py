@@ -113,14 +113,18 @@ class ChoosingExecutor(Executor):
         )
 
     def _forward(self, cohort: Cohort, received: Received, function: Any, index: Tensor, name: Hashable) -> float:
-        """FLOPs of a sample's forward pass, counted once for each model and function."""
-        key = (cohort.program.signature, name)
+        """FLOPs of a sample's forward pass, counted once for each model and function.
+
+        As the program runs with fixed shapes: how many experts a sample uses otherwise depends on the weights.
+        """
+        program = cohort.program.captured
+        key = (program.signature, name)
         if key not in self._work:
-            cohort.program.train_only(())
-            call = cohort.program.bind(function)
+            program.train_only(())
+            call = program.bind(function)
             with FlopCounterMode(display=False) as counter, self._inference():
                 call(cohort.of(0), self.data.x(index), received.by(0))
-            self._work[key] = counter.get_total_flops() / max(len(index), 1) * times(cohort.program.model)
+            self._work[key] = counter.get_total_flops() / max(len(index), 1) * times(program.model)
         return self._work[key]
 
 

@@ -73,11 +73,13 @@ class Fit:
         leaves = list(self.leaves.values())
         # What a loss does not use has a gradient of zero, for one client as in a stack of which some use it.
         gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            # Laid out as the leaf is: an optimiser takes all leaves together only then, and Adam refuses others.
-            leaf.grad = gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
-        self.optimizer.step()
-        self.optimizer.zero_grad()  # given back, or each captured step would hold gradients of its own
+        try:
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                # Laid out as the leaf is: an optimiser takes all leaves together only then, and Adam refuses others.
+                leaf.grad = gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
+            self.optimizer.step()
+        finally:  # given back, or each captured step would hold gradients of its own, and one that failed too
+            self.optimizer.zero_grad()
         return losses.detach()
 
     def first(self, count: int) -> "Fit":

@@ -53,6 +53,10 @@ class Pool:
     def add(self, graph: torch.cuda.CUDAGraph) -> None:
         self._graphs.add(graph)
 
+    def spoil(self) -> None:
+        """A capture has failed: torch goes on recording into this pool, and begins no other capture with it."""
+        self._graphs = WeakSet()
+
 
 class Replay:
     """A piece of work that is done eagerly at first, then captured, and from then on one launch."""
@@ -73,6 +77,10 @@ class Replay:
         self.work()
         self._eager += 1
 
+    def close(self) -> None:
+        """Give its memory back now: work knows whose it is, a circle that would wait for the garbage collector."""
+        self.work, self.graph = _nothing, None
+
     def _captured(self, again: bool = True) -> torch.cuda.CUDAGraph | None:
         # Not `with torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
         graph = torch.cuda.CUDAGraph()
@@ -87,6 +95,7 @@ class Replay:
         except RuntimeError as error:
             if not ran_out(error):  # slower without, but right
                 log.warning("%s run without a CUDA graph: %s", self.what, error)
+                self.pool.spoil()
                 return None
             if not again:
                 raise
@@ -96,6 +105,10 @@ class Replay:
         del graph
         torch.cuda.empty_cache()  # what eager steps have left there cannot be given back while something is captured
         return self._captured(again=False)
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextmanager
@@ -152,6 +165,8 @@ class StepGraphs(ABC):
 
     def clear(self) -> None:
         """Give all graphs and their memory back."""
+        for replay in self.replays:
+            replay.close()
         for lane in self._lanes.values():
             lane.optimizer.clear()
 
@@ -184,7 +199,8 @@ class StackGraphs(StepGraphs):
         track = self._tracks.get(key)
         if track is None or not track.fits(job, lesson):
             if track is not None:
-                track.steps.clear()  # they know their track: a circle that would wait for the garbage collector
+                for step in track.steps.values():
+                    step.close()
             track = self._tracks[key] = _Track(self, job, lesson)
         return track
 

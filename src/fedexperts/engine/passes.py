@@ -33,6 +33,8 @@ class PassGraphs:
         return [one.replay for one in self._passes.values()]
 
     def clear(self) -> None:
+        for replay in self.replays:
+            replay.close()
         self._passes.clear()
 
     def answer(self, query: Query, work: Work) -> Tensor:
@@ -49,7 +51,7 @@ class PassGraphs:
         key = _shape(query)
         if key not in self._passes:
             while len(self._passes) >= MOST:
-                del self._passes[next(iter(self._passes))]
+                self._passes.pop(next(iter(self._passes))).replay.close()
             self._passes[key] = _Pass(query, work, self._pool)
         return self._passes[key]
 

@@ -23,8 +23,8 @@ class FedMRL(Mutual):
 
     In the paper the extractor of G itself ends in d_1 values, 500 at most beside F_k's 500. Here G is any model of the
     zoo, and its header reads half as many values as its extractor gives, if not told otherwise. Where F_k's extractor
-    gives fewer than that, R̃ has d_1 values, and F_hd reads the first d_2. Gradients are not clipped, as the authors' code
-    does at a norm of 50.
+    gives fewer than that, R̃ has d_1 values, and F_hd reads the first d_2. Gradients are not clipped, which the authors'
+    code does at a norm of 50.
     """
 
     name = "fedmrl"
