@@ -1,6 +1,7 @@
 """Every registered method at the same setting: its round against a plain loop, and against what one model reaches.
 
 python benchmarks/methods.py --markdown FILE              on the GPU if there is one, else on the CPU, smaller
+python benchmarks/methods.py --model resnet18             on a GPU this is the second of two tables
 python benchmarks/methods.py --only fedavg,fedmoe
 
 A round: all clients train an epoch and are evaluated. The plain loop is the same method with `--executor loop
@@ -11,7 +12,7 @@ together, does in FLOPs per second; a method's share of it is over its training 
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,18 @@ from fedexperts.task import Task
 HEADING = (
     "method", "executor", "first round, s", "round, ms", "plain loop, ms", "ratio", "share of the limit", "time",
 )  # fmt: skip
+
+
+class Size(NamedTuple):
+    """Of a table's setting."""
+
+    clients: int
+    images: int
+    precision: str
+
+
+USUAL = {"cnn-da": Size(50, TRAIN, "float32"), "resnet18": Size(5, 100, "tf32")}
+ON_A_CPU = {"cnn-da": Size(10, 100, "float32")}
 NOTED = 0.1
 """Phases with at least so much of a round are named."""
 PART = 5
@@ -141,35 +154,42 @@ def in_words(spent: Spent) -> str:
     return ", ".join(f"{name} {100 * part:.0f} %" for part, name in parts)
 
 
-def markdown(title: str, environment: Mapping[str, str], lines: Sequence[Sequence[str]]) -> str:
-    table = [HEADING, ("---", "---", *["--:"] * 5, "---"), *lines]
-    about = " · ".join(f"{name} {value}" for name, value in environment.items())
-    return "\n".join([about, "", f"### {title}", "", *("| " + " | ".join(line) + " |" for line in table)]) + "\n"
+def table(setting: Setting, methods: Sequence[str]) -> Iterator[str]:
+    """One method measured after another: each is printed, and the table is given as far as it is there."""
+    clients, train = setting.task.settings.clients, len(setting.task.clients[0].train)
+    title = f"{clients} clients × {train} images, {setting.model}, batch {BATCH}, {setting.precision}"
+    print("", title, " | ".join(HEADING), sep="\n")
+    lines: list[Sequence[str]] = [HEADING, ("---", "---", *["--:"] * 5, "---")]
+    for method in methods:
+        lines.append(measured(method, setting))
+        print(" | ".join(lines[-1]), flush=True)
+        yield "\n".join([f"### {title}", "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
 def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
-    parser.add_argument("--clients", type=int, default=50 if on_gpu else 10)
-    parser.add_argument("--model", default="cnn-da", help="the two filters' widths are 6 and 16, of cnn-pm 32 and 64")
-    parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 100, help="of each client, to train")
-    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--model", help="with commas; the filters' widths are 6 and 16 in cnn-da, 32 and 64 in cnn-pm")
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--images", type=int, help="of each client, to train")
+    parser.add_argument("--precision")
     parser.add_argument("--only", help="these methods, with commas")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
-    sizes = parser.parse_args()
-    task = images(sizes.clients, sizes.model, sizes.images)
-    setting = Setting(task, sizes.model, sizes.device, sizes.precision)
-    environment = machine(sizes.device, sizes.commit)
-    title = f"{sizes.clients} clients × {sizes.images} images, {sizes.model}, batch {BATCH}, {sizes.precision}"
-    print(" · ".join(f"{name} {value}" for name, value in environment.items()), title, " | ".join(HEADING), sep="\n")
-    lines: list[list[str]] = []
-    for method in sizes.only.split(",") if sizes.only else registry():
-        lines.append(measured(method, setting))
-        print(" | ".join(lines[-1]), flush=True)
-        if sizes.markdown:
-            sizes.markdown.write_text(markdown(title, environment, lines), encoding="utf-8")
+    given = parser.parse_args()
+    usual = USUAL if given.device.startswith("cuda") else ON_A_CPU
+    methods = given.only.split(",") if given.only else list(registry())
+    written = [" · ".join(f"{name} {value}" for name, value in machine(given.device, given.commit).items())]
+    print(*written)
+    for model in given.model.split(",") if given.model else usual:
+        known = usual.get(model, usual["cnn-da"])
+        task = images(given.clients or known.clients, model, given.images or known.images)
+        written.append("")
+        for text in table(Setting(task, model, given.device, given.precision or known.precision), methods):
+            written[-1] = text
+            if given.markdown:
+                given.markdown.write_text("\n\n".join(written) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
