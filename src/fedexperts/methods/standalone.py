@@ -40,7 +40,8 @@ class Standalone(Method):
         self.whole = method_class(self.options.of)(self.train)
         if self.whole.begins() is not None:
             raise MethodError(f"standalone: {self.whole.name} goes on from another run; give --of its base")
-        self.owners = dict.fromkeys(self.whole.owners, Owner.PRIVATE)
+        if self.borrowed:
+            self.owners = dict.fromkeys(self.whole.owners, Owner.PRIVATE)
 
     @property
     def note(self) -> str:
