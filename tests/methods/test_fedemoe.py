@@ -448,6 +448,39 @@ def test_where_there_is_no_room_for_all_those_expand_that_are_furthest_above() -
     assert changes(rows, Tree.of(after), rules)[-1].tree == Tree.of(after)
 
 
+def test_new_sub_experts_begin_as_linear_layers_do() -> None:
+    made = ElasticExpert(640, 640, 640)  # in, between and out alike: no two of the tensors may be
+    state = {f"{PART}.{name}": tensor for name, tensor in made.state_dict().items()}
+    grown = expand(state, 0, NOW)
+    for leaf in (3, 4):
+        first, second = (
+            torch.cat([grown[f"{PART}.experts.{leaf}.{layer}.{kind}"].flatten() for kind in ("weight", "bias")])
+            for layer in (0, 2)
+        )
+        for drawn in (first, second):
+            assert 0.99 / 640**0.5 < drawn.abs().max() <= 1 / 640**0.5
+        assert (first[:-640] * second[:-640]).mean().abs() < 0.01 / 640
+        assert not torch.equal(first[-640:], second[-640:])
+    tall = ElasticExpert(900, 5, 4)
+    small = expand({f"{PART}.{name}": tensor for name, tensor in tall.state_dict().items()}, 0, NOW)
+    for layer, inputs in ((0, 900), (2, 4)):
+        biases = torch.cat([small[f"{PART}.experts.{leaf}.{layer}.bias"] for leaf in (3, 4)])
+        assert 0.3 * inputs**-0.5 < biases.abs().max() <= inputs**-0.5, "as many inputs as its weights have"
+    renamed = dict(reversed(state.items()))
+    assert_same_bits(expert(expand(renamed, 0, NOW), 3), expert(grown, 3))
+
+
+def test_the_tree_changes_when_it_is_time_even_if_nobody_answered() -> None:
+    simulation = make_simulation("fedemoe", TASK, options=SMALL | {"scale_every": 2, "limit": 5})
+    method = simulation.method
+    server = method.combine(simulation.server, [reply(0, simulation.server, {0: 4.0}, 1.0)], Round(1, 9, seed=0))
+    after = method.combine(server, [], Round(2, 9, seed=0))
+    assert len(Tree.of(server).paths) == 3
+    assert len(Tree.of(after).paths) == 5
+    assert {row[0] for row in after[LOG].tolist()} == {1, 2}
+    assert_same_bits(select(after, {"extractor"}), select(server, {"extractor"}))
+
+
 def test_a_mixture_shrinks_by_how_often_each_was_used() -> None:
     _, state = a_tree()
     grown = expand(state, 2, NOW)

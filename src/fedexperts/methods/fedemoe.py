@@ -285,15 +285,18 @@ class FedEMoE(Method):
         return Message(own, {"samples": after.client.samples})
 
     def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
-        if not replies:
-            return server
+        state = self._together(server, replies) if replies else server
+        return evolve(state, self.options, now) if self.options.elastic else state
+
+    def _together(self, server: State, replies: Sequence[Reply]) -> State:
+        """FE, SE and B_g of all that came."""
         tree = Tree.of(server)
         state = server | _mean(replies, *(f"{PART}.routers.{router}" for router in tree.used_routers), COUNTS)
         kinds = {".".join(name.split(".")[:2]): None for name in select(server, {"extractor"})}
         for place in (*kinds, *(f"{PART}.experts.{leaf}" for leaf in tree.paths)):
             users = [reply for reply in replies if under(reply.message.tensors, place)]
             state |= _mean(users, f"{place}.") if users else {}
-        return evolve(state, self.options, now) if self.options.elastic else state
+        return state
 
     def remarks(self, server: State) -> Sequence[str]:
         """Every change of the tree, and why."""

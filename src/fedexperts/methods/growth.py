@@ -138,11 +138,8 @@ def expand(state: State, leaf: int, now: Round) -> State:
     tree = Tree.of(state)
     grown = tree.expanded(leaf)
     (parent, _), (router, _) = grown.paths[leaf][-2:]
-    fresh = {
-        name: _drawn(tensor, now, place)
-        for place in grown.paths.keys() - tree.paths.keys()
-        for name, tensor in expert(state, place).items()
-    }
+    places = sorted(grown.paths.keys() - tree.paths.keys())
+    fresh = {name: tensor for place in places for name, tensor in _fresh(state, place, now).items()}
     copied = {f"{PART}.routers.{router}.weight": state[f"{PART}.routers.{parent}.weight"].clone()}
     return {**state, **fresh, **copied, **grown.tensors(state[f"{PART}.routes"])}
 
@@ -163,8 +160,11 @@ def shrink(state: State, router: int, counts: Tensor) -> State:
     return {**state, **merged, **small.tensors(state[f"{PART}.routes"])}
 
 
-def _drawn(tensor: Tensor, now: Round, leaf: int) -> Tensor:
-    """Fresh values as a linear layer begins with, from the round's own randomness."""
-    rng = now.stream("growth", leaf, tensor.numel())
-    width = tensor.shape[-1] ** -0.5
-    return torch.from_numpy(rng.uniform(-width, width, tuple(tensor.shape))).to(tensor)
+def _fresh(state: Mapping[str, Tensor], leaf: int, now: Round) -> State:
+    """A sub-expert as its linear layers begin, from the round's own randomness."""
+    drawn, tensors = {}, expert(state, leaf)
+    for number, name in enumerate(sorted(tensors)):  # a saved state may have them in another order
+        inputs = tensors[f"{name.rpartition('.')[0]}.weight"].shape[1]
+        values = now.stream("growth", leaf, number).uniform(-1, 1, tuple(tensors[name].shape)) * inputs**-0.5
+        drawn[name] = torch.from_numpy(values).to(tensors[name])
+    return drawn
