@@ -160,6 +160,22 @@ def test_who_cannot_join_is_told(task: fedexperts.Task) -> None:
         pool.adapt(new)
 
 
+def test_nothing_of_who_joins_leaves_it(task: fedexperts.Task) -> None:
+    """Methods that make all replies of a stack at once are no exception."""
+    for method in ("fedkd", "fedemoe", "fedavg"):
+        result = fedexperts.run(method, task, **QUICK | LIGHT.get(method, {}))
+        joined = result.adapt(clients(("east",))[0], rounds=1)
+        assert sum(row["up_bytes"] for row in joined.history) == 0, method
+
+
+def test_who_has_a_model_that_nobody_trained_cannot_join(task: fedexperts.Task) -> None:
+    """FedEMoE's server has an extractor for each model that its clients have."""
+    result = fedexperts.run("fedemoe", task, **QUICK | LIGHT["fedemoe"])
+    new = fedexperts.Client("east", own.pictures(30, 0), own.pictures(12, 1), own.Net(2), "fc")
+    with pytest.raises(MethodError, match=r"no extractor for client east, whose model is .*Net.*; .* are own:flat"):
+        result.adapt(new)
+
+
 # --- the command line
 
 

@@ -80,6 +80,12 @@ def _private(run: Simulation, client: ClientSpec) -> set[str]:
                 f"{tuple(own[name].shape)} in its model; give it a model like the run's"
             )
     used = method.personalise(own, message)
+    come = {part_of(name) for name, tensor in used.items() if tensor is not own.get(name)}
+    if absent := {part_of(name) for name in own} - method.kept() - come:
+        raise MethodError(
+            f"the run has no {' and no '.join(sorted(absent))} for {client.called}, whose model is {client.model}; its "
+            f"clients' are {', '.join(sorted({str(spec.model) for spec in run.specs.values()}))}: give it one of these"
+        )
     others = {name for name in own if name not in used or used[name] is not message.tensors.get(name)}
     return method.kept() & {part_of(name) for name in others}
 
@@ -97,8 +103,8 @@ def _joins(kind: type[Method], server: State, private: set[str]) -> type[Method]
             own = [(stage, tuple(part for part in stage.parts if part in private)) for stage in super().stages(now)]
             return [replace(stage, parts=parts) for stage, parts in own if parts]
 
-        def reply(self, after: Trained, now: Round) -> Message:
-            return Message()
+        def replies(self, together: Sequence[Trained], now: Round) -> Sequence[Message]:
+            return [Message()] * len(together)
 
         def combine(self, server: State, replies: Sequence[Reply], now: Round) -> State:
             return server
