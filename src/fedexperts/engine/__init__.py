@@ -2,6 +2,7 @@
 
 from fedexperts.engine.batches import DeviceData, scaled
 from fedexperts.engine.client_model import ClientModel
+from fedexperts.engine.clients import Clients
 from fedexperts.engine.cohort import Cohort, Job, Query
 from fedexperts.engine.divided import DividedSimulation
 from fedexperts.engine.joining import Joining
@@ -11,6 +12,6 @@ from fedexperts.engine.ranks import led, started
 from fedexperts.engine.rounds import Simulation, specs_for
 
 __all__ = [
-    "TRACE", "ClientModel", "Cohort", "DeviceData", "DividedSimulation", "Evaluation", "Job", "Joining", "Observer",
-    "Query", "Simulation", "Spent", "led", "scaled", "specs_for", "started",
+    "TRACE", "ClientModel", "Clients", "Cohort", "DeviceData", "DividedSimulation", "Evaluation", "Job", "Joining",
+    "Observer", "Query", "Simulation", "Spent", "led", "scaled", "specs_for", "started",
 ]  # fmt: skip

@@ -77,7 +77,7 @@ class Local(Usable):
         )
         self.check(Channel.DOWN, spec, method.send(start, spec.public, self.now(1)))
         self.run = plan.run
-        self.meter = FlopMeter(self.data)
+        self.meter = FlopMeter(self)
         self.observers = (self.meter,)
         self.message = Message()
         self.shelves: Mapping[int, Shelf] = {}

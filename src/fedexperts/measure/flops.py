@@ -1,14 +1,17 @@
 """FLOPs of local training, counted in forward and backward passes by torch's own counter."""
 
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedexperts.engine import DeviceData, Job, Observer, Query, Simulation
-from fedexperts.methods import Batch, State
+from fedexperts.engine import Clients, Job, Observer, Query, Simulation
+from fedexperts.methods import Batch, State, part_of
+from fedexperts.models import SparseExperts
+
+Put = Callable[[Tensor], Tensor]
 
 
 class FlopMeter(Observer):
@@ -18,37 +21,56 @@ class FlopMeter(Observer):
     method's own loss with tensors of a real client's shapes but, where that suffices, without values ("meta"): small
     clients have many widths, and arithmetic would cost more than their training. A client's FLOPs are those times its
     steps. Products and convolutions count, element-wise work does not.
+
+    Nothing may hang on which client's batch that was. So a sample goes through as many experts as it may choose, which
+    are taken to be alike (the first of them); where the method tells how many samples each expert had in the training
+    (`Method.uses`) a step is counted without them, and a sample's way through each of them.
     """
 
-    def __init__(self, data: DeviceData | None = None) -> None:
-        """`data`: the samples, where there is no simulation that says so when it starts."""
+    def __init__(self, run: Clients | None = None) -> None:
+        """`run`: whose clients train, where there is no simulation that says so when it starts."""
         self.present: dict[int, int] = {}
         self._known: dict[Hashable, int] = {}
-        self._data = data
+        self._run = run
 
     def started(self, simulation: Simulation) -> None:
-        self._data = simulation.data
+        self._run = simulation
 
     def trained(self, round_number: int, job: Job) -> None:
-        per_step = [self._step(job, number) for number in range(len(job.lessons))]
+        told = self._told(job)
+        per_step = [self._step(job, number, tuple(told)) for number in range(len(job.lessons))]
         for position, client in enumerate(job.cohort.clients):
             self.present[client.id] = sum(
                 flops * lesson.steps[position] for flops, lesson in zip(per_step, job.lessons, strict=True)
             )
+            for place, uses in told.items():
+                each = enumerate(uses[position])
+                self.present[client.id] += sum(
+                    round(count) * self._pass(job, place, expert) for expert, count in each if count
+                )
             if job.collected is not None:
                 self.present[client.id] += self._sample(job.collected) * job.collected.counts[position]
 
     def ended(self, round_number: int, losses: Mapping[int, float]) -> None:
         self.present.clear()
 
+    @property
+    def run(self) -> Clients:
+        assert self._run is not None
+        return self._run
+
+    def _told(self, job: Job) -> dict[str, list[list[float]]]:
+        """Of each place with experts whose uses the method tells: clients × experts."""
+        each = [self.run.method.uses(own) for own in job.cohort.each()]
+        return {place: torch.stack([uses[place] for uses in each]).tolist() for place in each[0]}
+
     def _sample(self, query: Query) -> int:
         """A sample's forward pass."""
         program = query.cohort.program
         key = (program.signature, query.function.__qualname__)
         if key not in self._known:
-            assert self._data is not None
             program.train_only(())
-            call, x = program.bind(query.function), self._data.x(query.index[0, :1])
+            call, x = program.bind(query.function), self.run.data.x(query.index[0, :1])
 
             def forward(put: Put) -> None:
                 call(_put(query.cohort.of(0), put), put(x), _put(query.received.by(0), put))
@@ -56,27 +78,59 @@ class FlopMeter(Observer):
             self._known[key] = _count(forward)
         return self._known[key]
 
-    def _step(self, job: Job, number: int) -> int:
+    def _pass(self, job: Job, place: str, expert: int) -> int:
+        """A sample's way through an expert and back, in the stage where it is longest."""
+        found = []
+        for number, lesson in enumerate(job.lessons):
+            with_it, without = (self._step(job, number, (place,), through) for through in ((expert,), ()))
+            found.append((with_it - without) // lesson.order.shape[2])
+        return max(found)
+
+    def _step(self, job: Job, number: int, told: tuple[str, ...], through: tuple[int, ...] = ()) -> int:
+        """A step of a stage; where it trains experts in places that are `told`, samples go `through` these only."""
         lesson = job.lessons[number]
+        apart = tuple(place for place in told if part_of(place) in lesson.stage.parts)
         # Of a model that grows more is sent: what a step costs then has not been counted yet.
         sent, width = len(job.sent[0].tensors), lesson.order.shape[2]
-        key = (job.cohort.program.signature, number, lesson.stage.identity, width, sent)
+        key = (job.cohort.program.signature, number, lesson.stage.identity, width, sent, apart, through)
         if key not in self._known:
-            assert self._data is not None
             index, program = lesson.order[0, 0], job.cohort.program
             program.train_only(lesson.stage.parts)
             call, moving = program.bind(lesson.stage.loss), lesson.stage.moving(program.parameters)
-            x, y = self._data.x(index), self._data.y(index)
+            x, y = self.run.data.x(index), self.run.data.y(index)
 
             def step(put: Put) -> None:
                 tensors = {n: t.requires_grad_(n in moving) for n, t in _put(job.cohort.of(0), put).items()}
                 call(tensors, Batch(put(x), put(y)), _put(job.received.by(0), put)).backward()
 
-            self._known[key] = _count(step)
+            with _sending(program.model, dict.fromkeys(apart, through)):
+                self._known[key] = _count(step)
         return self._known[key]
 
 
-Put = Callable[[Tensor], Tensor]
+class _Sent(SparseExperts):
+    """All samples go through some of the experts; by itself through the first of them, as many as a sample chooses."""
+
+    through: tuple[int, ...] | None
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        through = range(chosen.shape[1]) if self.through is None else self.through
+        said = [self[expert](x) for expert in through]
+        return weights.sum(1, keepdim=True) * sum(said, start=weights.new_zeros(1, self.outputs))
+
+
+@contextmanager
+def _sending(model: nn.Module, through: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
+    """Samples go through these experts in these places, whatever the model says."""
+    places = [(name, part) for name, part in model.named_modules() if type(part) is SparseExperts]
+    for name, part in places:
+        part.__class__, part.through = _Sent, through.get(name)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for _, part in places:
+            part.__class__ = SparseExperts
+            del part.through
 
 
 def _count(work: Callable[[Put], None]) -> int:

@@ -340,6 +340,13 @@ class Method:
         """
         return {}
 
+    def uses(self, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Of experts that cost unlike amounts, by their place in the model ("shared_expert.experts"): how many samples
+
+        each of them had in the training that a client has finished, for its FLOPs. It may change nothing else.
+        """
+        return {}
+
     @property
     def note(self) -> str:
         """What a reader of the results must know of these options, if anything."""

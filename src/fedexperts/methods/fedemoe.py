@@ -235,6 +235,9 @@ class FedEMoE(Method):
     def finish(self, after: Trained, now: Round) -> State:
         return {"gate.last": after.own["gate.uses"], "gate.uses": torch.zeros_like(after.own["gate.uses"])}
 
+    def uses(self, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {"experts": own["gate.last"][:-1], f"{PART}.experts": own[f"{PART}.counts"]}
+
     # --- messages
 
     def kept(self) -> set[str]:
