@@ -66,6 +66,22 @@ def test_the_mixture_is_that_of_the_equations(denoise: float, top: int | None, r
     assert not answers.removed[1].any(), "the own module is never removed"
 
 
+@pytest.mark.parametrize("top", [None, 2])
+def test_weights_sum_to_1_also_where_the_gate_is_sure_of_what_is_removed(top: int | None) -> None:
+    """So sure that its weights for all others are 0 in float32."""
+    method, model, z, pool = made(denoise=0.6, renormalise=True, **({"top": top} if top else {}))
+    first = method.answers(model, z[:1], pool).removed[:, 0].nonzero()[0, 0]
+    with torch.no_grad():
+        model.gate.scores[-1].bias[first] += 200
+    answers = method.answers(model, z[:1], pool)
+    assert answers.removed[first].all()
+    torch.testing.assert_close(answers.weights.sum(0), torch.ones(1))
+    torch.einsum("mb,mbc->bc", answers.weights, answers.each).square().sum().backward()
+    steps = [tensor.grad for tensor in model.gate.parameters()]
+    assert all(step.isfinite().all() for step in steps)
+    assert any(step.any() for step in steps)
+
+
 def test_the_temperature_is_that_of_the_confidence() -> None:
     """Far from one it changes who is noise: of small T the largest direction counts, of large T their sum."""
     removed = {}

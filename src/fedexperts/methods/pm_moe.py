@@ -206,13 +206,15 @@ class PMMoE(Method):
         counted = (received[_PRESENT] | own)[:, None]
         others = counted & ~own[:, None]
         confidence = self._confidence(each, (each * mine).sum(0))
-        scores = model.gate.scores(_seen(module, z)).T
+        scores = model.gate.scores(_seen(module, z)).T.masked_fill(~counted, -torch.inf)
         rank = torch.where(others, confidence, torch.inf).argsort(dim=0, stable=True).argsort(dim=0)
         removed = others & (rank < (self.options.denoise * others.sum(0)).floor())
-        left = scores.masked_fill(~counted, -torch.inf).softmax(0).masked_fill(removed, 0)
-        if self.options.top is not None and self.options.top < len(left):
-            left = strongest(left, self.options.top, dim=0)
-        return Answers(each, confidence, removed, left / left.sum(0) if self.options.renormalise else left)
+        kept = scores.masked_fill(removed, -torch.inf)
+        if self.options.top is not None and self.options.top < len(kept):
+            kept = strongest(kept, self.options.top, dim=0, rest=-torch.inf)
+        # Renormalised they are a softmax of their own: a sum to divide by can be 0, where the gate is sure of another.
+        alpha = kept if self.options.renormalise else scores
+        return Answers(each, confidence, removed, alpha.softmax(0).masked_fill(kept == -torch.inf, 0))
 
     def _confidence(self, each: Tensor, own: Tensor) -> Tensor:
         """H^k of every module and sample (Eq. 12)."""
