@@ -76,7 +76,7 @@ class Result:
     def model(self, client: int | str) -> ClientModel:
         """A client's model as it would be used now, by its number or its name."""
         number = self.simulation.task.number(client)
-        return ClientModel.of(self.simulation, number, self.record.curve.validation[:, number].tolist())
+        return ClientModel.of(self.simulation, number, self.record.curve.validation_of(number))
 
     def predict(self, client: int | str, inputs: Any) -> np.ndarray:
         """Class probabilities of a client's model for samples like those of the task's data set, or for plain texts.
@@ -105,10 +105,9 @@ class Result:
         joining.run()
         for observer in observers:
             observer.completed(None)
-        figures = curve(history.rows).figures()
-        return Joined(
-            ClientModel.of(joining, joining.client), figures, history.rows, joining.trains, environment(joining.device)
-        )
+        found = curve(history.rows)  # of the new client alone
+        model = ClientModel.of(joining, joining.client, found.validation_of(0))
+        return Joined(model, found.figures(), history.rows, joining.trains, environment(joining.device))
 
     def report(self, path: str | Path) -> Path:
         """Write the page of this run."""

@@ -289,13 +289,30 @@ def test_who_does_not_choose_the_mixture_goes_on_without_it() -> None:
     state = result.simulation.client_state(number)
     simulation = result.simulation
     base = simulation.method.base  # type: ignore[attr-defined]
-    for validation, mixes in (((0.5, 0.9, 0.5), False), ((0.5, 0.2, 0.6), True), ((0.5,), True)):
+    for validation, mixes in (
+        ({1: 0.5, 2: 0.9, 3: 0.5}, False),
+        ({1: 0.5, 2: 0.2, 3: 0.6}, True),
+        ({1: 0.5}, False),
+        ({}, False),
+        ({2: 0.2, 3: 0.6}, False),  # both the mixture's: of the base alone nothing is known
+    ):
         model = ClientModel.of(simulation, number, validation)
         assert bool(model.tensors["gate.learned"]) == mixes
         plain = Model(base.parts(simulation.specs[number])).eval()
         plain.load_state_dict({n: t for n, t in state.items() if not n.startswith("gate.")})
         alone = base.predict(plain, scaled(torch.from_numpy(samples), torch.float32), {}).softmax(1)
         assert np.allclose(model.predict(samples), alone.detach().numpy(), atol=1e-6) != mixes
+
+
+def test_a_model_is_chosen_by_its_clients_own_figures(tmp_path: Path) -> None:
+    """Those of the run as it ends, and as it is loaded, rounds that were not evaluated left out."""
+    result = fedexperts.run("pm-moe", TASK, out=tmp_path / "run", **QUICK | {"gate_epochs": 3, "evaluate_every": 2})
+    for known in (result, load(tmp_path / "run", task=TASK)):
+        for number, name in enumerate(TASK.client_names):
+            rows = [row for row in known.history if row["client"] == number and row["test_samples"] is not None]
+            assert [row["round"] for row in rows] == [1, 2, 4]
+            gained = rows[-1]["validation_accuracy"] > rows[0]["validation_accuracy"]  # type: ignore[operator]
+            assert bool(known.model(name).tensors["gate.learned"]) == gained
 
 
 def test_a_run_is_judged_by_its_mixture_and_not_by_the_base_that_it_began_with() -> None:

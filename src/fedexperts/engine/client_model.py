@@ -1,6 +1,6 @@
 """A client's model as it is used: everything that its method's prediction needs, and no run around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,8 +33,8 @@ class ClientModel:
     precision: str = "float32"
 
     @classmethod
-    def of(cls, simulation: Simulation, client: int, validation: Sequence[float] = ()) -> "ClientModel":
-        """As it would be used now, with this validation accuracy in the rounds that were evaluated."""
+    def of(cls, simulation: Simulation, client: int, validation: Mapping[int, float]) -> "ClientModel":
+        """As it would be used now, with this validation accuracy by the rounds that were evaluated."""
         tensors = simulation.client_state(client)
         return cls(
             simulation.method,

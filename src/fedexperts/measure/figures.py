@@ -68,6 +68,10 @@ class Curve:
             "peak": self.figure(int(places[best_round(self.test[places], weights)])),
         }
 
+    def validation_of(self, client: int) -> dict[int, float]:
+        """One client's accuracy on validation data, by rounds."""
+        return dict(zip(self.rounds.tolist(), self.validation[:, client].tolist(), strict=True))
+
     def figure(self, position: int) -> Figure:
         return Figure.of(int(self.rounds[position]), self.test[position], self.test_samples)
 

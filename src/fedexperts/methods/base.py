@@ -333,10 +333,10 @@ class Method:
         """The client's model as it is used and evaluated, given what the server would send now."""
         return self.receive(own, message)
 
-    def settled(self, own: State, validation: Sequence[float]) -> State:
+    def settled(self, own: State, validation: Mapping[int, float]) -> State:
         """What of a client's model changes when the run is over and the model is used.
 
-        `validation`: its accuracy there in the rounds that were evaluated.
+        `validation`: its accuracy there, by the rounds that were evaluated.
         """
         return {}
 

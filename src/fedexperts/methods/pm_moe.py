@@ -234,9 +234,12 @@ class PMMoE(Method):
     def finish(self, after: Trained, now: Round) -> State:
         return {"gate.learned": torch.ones_like(after.own["gate.learned"])} if now.number > 1 else {}
 
-    def settled(self, own: State, validation: Sequence[float]) -> State:
-        """A client whose validation accuracy the mixture does not raise goes on with its own module alone."""
-        uses = len(validation) < 2 or validation[-1] > validation[0]
+    def settled(self, own: State, validation: Mapping[int, float]) -> State:
+        """A client uses the mixture only if its validation accuracy shows that it is better than its own module alone.
+
+        Without a figure of round 1 nothing shows it.
+        """
+        uses = 1 in validation and validation[max(validation)] > validation[1]
         return {} if uses else {"gate.learned": torch.zeros_like(own["gate.learned"])}
 
     # --- messages
