@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,12 @@ def task() -> fedexperts.Task:
     return fedexperts.Task.of_clients(clients(), common_model=own.flat)
 
 
+def rising(result: fedexperts.Result) -> fedexperts.Result:
+    """The same run with validation accuracies that rise, so that PM-MoE's clients use their mixtures."""
+    rows = [row | {"validation_accuracy": row["round"] / 9} for row in result.history]
+    return replace(result, record=replace(result.record, rows=rows))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of FedMoE on a folder of clients, and beside it the folder."""
@@ -45,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", ["fedmoe", "fedmoe-da", "pm-moe", "fedemoe", "fedrod", "gpfl"])
 def test_an_exported_model_answers_as_in_its_run(method: str, task: fedexperts.Task, tmp_path: Path) -> None:
-    result = fedexperts.run(method, task, **{**QUICK, **LIGHT.get(method, {})})
+    result = rising(fedexperts.run(method, task, **{**QUICK, **LIGHT.get(method, {})}))
     result.export("south", tmp_path / "model")
     x, _ = own.pictures(7, 9)
     expected = result.predict("south", x)
@@ -63,7 +70,7 @@ def test_an_exported_model_answers_as_in_its_run(method: str, task: fedexperts.T
 @pytest.mark.parametrize("method", ["fedmoe", "fedmoe-da", "pm-moe", "fedemoe"])
 def test_onnx_answers_the_same(task: fedexperts.Task, tmp_path: Path, method: str) -> None:
     removing = {"denoise": 0.6} if method == "pm-moe" else {}  # so that one of two others is removed
-    result = fedexperts.run(method, task, **{**QUICK, **LIGHT.get(method, {}), **removing})
+    result = rising(fedexperts.run(method, task, **{**QUICK, **LIGHT.get(method, {}), **removing}))
     result.export("west", tmp_path / "model")
     session = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx"))
     x, _ = own.pictures(7, 9)

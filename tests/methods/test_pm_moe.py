@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from support import assert_same_bits, finished, make_simulation, make_task, make_text_task, states
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -17,6 +18,7 @@ from fedexperts.api import load, resume, settings_for
 from fedexperts.engine import ClientModel, Observer, Simulation
 from fedexperts.engine.batches import scaled
 from fedexperts.errors import MethodError, SavedStateError, SettingsError
+from fedexperts.export import load_exported, save_model
 from fedexperts.measure import History
 from fedexperts.methods import Channel, Message, Model, registry, select
 from fedexperts.methods.message import inside
@@ -302,6 +304,24 @@ def test_who_does_not_choose_the_mixture_goes_on_without_it() -> None:
         plain.load_state_dict({n: t for n, t in state.items() if not n.startswith("gate.")})
         alone = base.predict(plain, scaled(torch.from_numpy(samples), torch.float32), {}).softmax(1)
         assert np.allclose(model.predict(samples), alone.detach().numpy(), atol=1e-6) != mixes
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_only_who_mixes_takes_everybodys_modules_along(mixes: bool, tmp_path: Path) -> None:
+    """And an exported model without them predicts as it did in its run."""
+    simulation = begun("fedper")
+    simulation.run()
+    model = ClientModel.of(simulation, 2, {1: 0.5, 3: 0.6 if mixes else 0.5})
+    folder = save_model(model, tmp_path / "model", {"last": 0.5}, {})
+    names = set(load_file(folder / "model.safetensors"))
+    assert {name for name in names if name.startswith("received.")} == (
+        {f"received.{name}" for name in simulation.server if not name.startswith("seen.")} if mixes else set()
+    )
+    samples = TASK.dataset.inputs[:9]
+    expected = model.predict(samples)
+    assert np.array_equal(load_exported(folder).predict(samples), expected)
+    program = torch.export.load(folder / "model.pt2").module()
+    np.testing.assert_allclose(program(torch.from_numpy(samples)), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_model_is_chosen_by_its_clients_own_figures(tmp_path: Path) -> None:

@@ -35,14 +35,15 @@ class ClientModel:
     @classmethod
     def of(cls, simulation: Simulation, client: int, validation: Mapping[int, float]) -> "ClientModel":
         """As it would be used now, with this validation accuracy by the rounds that were evaluated."""
-        tensors = simulation.client_state(client)
+        method, tensors = simulation.method, simulation.client_state(client)
+        tensors |= method.settled(tensors, validation)
         return cls(
-            simulation.method,
+            method,
             simulation.specs[client],
             simulation.task.dataset.form,
             tuple(simulation.task.dataset.class_names),
-            tensors | simulation.method.settled(tensors, validation),
-            dict(simulation.method.heard(simulation.message_for(client))),
+            tensors,
+            method.needs(tensors, method.heard(simulation.message_for(client))),
             simulation.settings.precision,
         )
 

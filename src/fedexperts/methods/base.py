@@ -340,10 +340,14 @@ class Method:
         """
         return {}
 
-    def uses(self, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Of experts that cost unlike amounts, by their place in the model ("shared_expert.experts"): how many samples
+    def needs(self, settled: State, received: State) -> State:
+        """What of the received a settled model's predictions need: with the model it is handed out, all else is not."""
+        return received
 
-        each of them had in the training that a client has finished, for its FLOPs. It may change nothing else.
+    def uses(self, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """How many samples each expert had in a client's last training, where experts cost unlike amounts: for FLOPs.
+
+        By the experts' place in the model ("shared_expert.experts"); `own` is after `finish`.
         """
         return {}
 

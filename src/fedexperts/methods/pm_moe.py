@@ -242,6 +242,10 @@ class PMMoE(Method):
         uses = 1 in validation and validation[max(validation)] > validation[1]
         return {} if uses else {"gate.learned": torch.zeros_like(own["gate.learned"])}
 
+    def needs(self, settled: State, received: State) -> State:
+        """The pool, if the client mixes it."""
+        return received if settled["gate.learned"] else {}
+
     # --- messages
 
     @property
