@@ -171,13 +171,18 @@ def begun(
         *((base, "loop", "cnn5") for base in BASES),
         *((base, "stacked", "cnn5") for base in ("fedrod", "lg-fedavg")),
         ("fedper", "loop", "resnet18/16"),  # whose BatchNorm has statistics
-        ("lg-fedavg", "stacked", "resnet18/16"),
+        *(("lg-fedavg", executor, "resnet18/16") for executor in ("loop", "stacked")),  # they are in the pool
     ],
 )
 def test_nothing_but_the_gate_moves(base: str, executor: str, model: str) -> None:
     second = begun(base, task=make_task(model), executor=executor)
     before = [second.client_state(client) for client in range(CLIENTS)]
+    second.step()
+    pool = {name: tensor.clone() for name, tensor in second.server.items() if not name.startswith("seen.")}
+    own = [inside(state, POOLED[base]) for state in before]
+    assert_same_bits(inside(pool, "pool"), {name: torch.stack([each[name] for each in own]) for name in own[0]})
     second.run()
+    assert_same_bits({name: second.server[name] for name in pool}, pool)
     for client in range(CLIENTS):
         after = second.client_state(client)
         theirs = set(second.method.base.owners)  # type: ignore[attr-defined]
