@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import assert_same_bits, finished, make_simulation, make_task, make_text_task, states
+from support import assert_close, assert_same_bits, finished, make_simulation, make_task, make_text_task, states
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -233,6 +233,24 @@ def test_a_module_that_is_kept_out_is_nobodys_but_its_owners() -> None:
         weights = method.answers(model, z, method.heard(second.message_for(client))).weights
         assert (weights[2] > 0).all() == (client == 2), "its own client uses it, no other does"
         assert (weights > 0).sum() >= 4
+
+
+def test_what_the_server_knows_of_kept_modules_all_the_same_is_said() -> None:
+    """FedCP's clients send the mean of their own head and of one that the server knows."""
+    messages = Messages()
+    first = finished("fedcp", TASK, rounds=2, participation=1.0, observers=(messages,))
+    of = {(r, channel, client): m.tensors for r, channel, client, m in messages.seen}
+    for client in range(CLIENTS):
+        head = inside(first.client_state(client), "personal_head")
+        sent, came = (inside(of[2, channel, client], "head") for channel in (Channel.DOWN, Channel.UP))
+        assert_close({name: 2 * came[name] - sent[name] for name in head}, head)
+    kept = "2 of 6 clients kept their modules out of the pool"
+    known = "from FedCP's messages the server can work out these modules all the same"
+    for base, out, remarks in (("fedcp", [0, 2], [kept, known]), ("fedcp", [], []), ("fedrod", [0, 2], [kept])):
+        second = begun(base, keep_out=out)
+        second.step()
+        assert list(second.method.remarks(second.server)) == remarks
+    assert [kind.name for kind in registry().values() if kind.deducible] == ["fedcp"]
 
 
 def test_who_keeps_out_is_known_before_anything_runs() -> None:

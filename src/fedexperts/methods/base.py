@@ -159,6 +159,8 @@ class Method:
     owners: Mapping[str, Owner] = {"extractor": Owner.SHARED, "head": Owner.SHARED}
     personal: ClassVar[str] = ""
     """The part that makes a client's model its own, if there is one: PM-MoE pools it. `predict` calls it, no more."""
+    deducible: ClassVar[bool] = False
+    """Whether the server can work out the personal part from what it sends and gets, though it is private."""
 
     class Options(Frozen):
         """The method's own settings; each is an option of the command line by itself."""

@@ -64,6 +64,7 @@ class FedCP(Method):
         "condition": Owner.PRIVATE,
     }
     personal = "personal_head"
+    deducible = True  # 2 · the reply − the generic head that was sent
 
     class Options(Frozen):
         alignment: float = Field(

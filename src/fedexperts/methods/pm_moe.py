@@ -291,8 +291,11 @@ class PMMoE(Method):
         return f"pm-moe over {base}: round 1 is {base} alone, then only gates are trained"
 
     def remarks(self, server: State) -> Sequence[str]:
-        absent = int((~server[_PRESENT]).sum())
-        return [f"{absent} of {len(server[_PRESENT])} clients kept their modules out of the pool"] * (absent > 0)
+        absent, base = int((~server[_PRESENT]).sum()), self.base
+        said = [f"{absent} of {len(server[_PRESENT])} clients kept their modules out of the pool"]
+        if base.deducible:
+            said.append(f"from {base.title}'s messages the server can work out these modules all the same")
+        return said if absent else []
 
 
 def _base(name: str) -> type[Method]:
