@@ -92,11 +92,10 @@ class Setting:
         inputs, labels = torch.from_numpy(self.task.dataset.inputs), torch.from_numpy(self.task.dataset.labels)
         index = torch.from_numpy(samples)
         batch = len(self.task.clients) * BATCH
-        one = plain.one_model(
-            network(self.model, self.device), inputs[index].to(self.device), labels[index].to(self.device), batch, LR
-        )
         loop = self.plain_loop("fedavg")
-        with arithmetic(self.simulation("fedavg")):
+        with arithmetic(self.simulation("fedavg")):  # what a graph computes with is settled when it is captured
+            model = network(self.model, self.device)
+            one = plain.one_model(model, inputs[index].to(self.device), labels[index].to(self.device), batch, LR)
             self.limit = loop.flops / seconds(one)
 
     def simulation(self, method: str, **values: Any) -> Simulation:
