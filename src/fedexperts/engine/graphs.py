@@ -12,7 +12,7 @@ import gc
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
@@ -50,12 +50,28 @@ class Pool:
             return graph.pool()
         return torch.cuda.graph_pool_handle()
 
-    def add(self, graph: torch.cuda.CUDAGraph) -> None:
+    @contextmanager
+    def capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """What is queued within it becomes the graph. What fails there is raised, not what the capture's end says then.
+
+        Not `torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
+        """
+        try:
+            graph.capture_begin(pool=self.handle)
+            yield
+        except BaseException:
+            with suppress(RuntimeError):
+                self._end(graph)
+            raise
+        self._end(graph)
         self._graphs.add(graph)
 
-    def spoil(self) -> None:
-        """A capture has failed: torch goes on recording into this pool, and begins no other capture with it."""
-        self._graphs = WeakSet()
+    def _end(self, graph: torch.cuda.CUDAGraph) -> None:
+        try:
+            graph.capture_end()
+        except RuntimeError:  # torch goes on recording into this pool, and begins no other capture with it
+            self._graphs = WeakSet()
+            raise
 
 
 class Replay:
@@ -82,25 +98,18 @@ class Replay:
         self.work, self.graph = _nothing, None
 
     def _captured(self, again: bool = True) -> torch.cuda.CUDAGraph | None:
-        # Not `with torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            with _garbage_kept():
-                graph.capture_begin(pool=self.pool.handle)
-                try:
-                    self.work()
-                finally:
-                    graph.capture_end()
-        except RuntimeError as error:
+            with _garbage_kept(), self.pool.capturing(graph):
+                self.work()
+        except Exception as error:  # what fails without a graph too does so again at once
             if not ran_out(error):  # slower without, but right
                 log.warning("%s run without a CUDA graph: %s", self.what, error)
-                self.pool.spoil()
                 return None
             if not again:
                 raise
         else:
-            self.pool.add(graph)
             return graph
         del graph
         torch.cuda.empty_cache()  # what eager steps have left there cannot be given back while something is captured
