@@ -56,21 +56,24 @@ class Pool:
 
         Not `torch.cuda.graph(…)`: it empties the allocator's cache each time, and there are many graphs.
         """
+        handle = self.handle
         try:
-            graph.capture_begin(pool=self.handle)
+            graph.capture_begin(pool=handle)
             yield
         except BaseException:
             with suppress(RuntimeError):
-                self._end(graph)
+                self._end(graph, handle)
             raise
-        self._end(graph)
+        self._end(graph, handle)
         self._graphs.add(graph)
 
-    def _end(self, graph: torch.cuda.CUDAGraph) -> None:
+    def _end(self, graph: torch.cuda.CUDAGraph, handle: "_POOL_HANDLE") -> None:
         try:
             graph.capture_end()
-        except RuntimeError:  # torch goes on recording into this pool, and begins no other capture with it
-            self._graphs = WeakSet()
+        except RuntimeError:
+            self._graphs = WeakSet()  # torch begins no other capture with this pool
+            with suppress(RuntimeError):  # before 2.12 it believes for good that this one goes on (pytorch#180395)
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), handle)
             raise
 
 
