@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from torch.func import functional_call, vmap
 from fedexperts.engine import TRACE, Simulation
 from fedexperts.engine.choosing import HEAVY, ChoosingExecutor
 from fedexperts.engine.executors import CapturedExecutor, Executor
-from fedexperts.engine.graphs import Replay
+from fedexperts.engine.graphs import Pool, Replay
 from fedexperts.engine.patches import make_stackable
 from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
-from fedexperts.methods import registry
+from fedexperts.methods import Batch, Method, Model, State, registry
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 TASK = make_task()
@@ -47,6 +48,7 @@ def on_cpu(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         (128, 8, 128, 1, 0, False),
         (160, 8, 64, 3, 1, False),
         (64, 8, 192, 1, 0, False),
+        (8, 8, 16, 1, 1, True),
     ],
 )
 def test_stacked_convolutions_have_the_numbers_of_plain_ones(
@@ -160,6 +162,76 @@ def test_the_steps_of_a_group_share_memory_and_can_be_captured_again(
     assert captured(simulation, executor) > 1
     assert_close(on_cpu(states(simulation)), expected)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("executor", ["stacked", "captured"])
+def test_a_capture_that_fails_says_why_and_disturbs_no_other(executor: str, caplog: pytest.LogCaptureFixture) -> None:
+    failed: list[bool] = []
+
+    class Waiting(Method):
+        name = "fedavg"
+
+        def loss(self, model: Model, batch: Batch, received: State) -> torch.Tensor:
+            if batch.x.is_cuda and torch.cuda.is_current_stream_capturing() and not failed:
+                failed.append(True)
+                torch.cuda.synchronize()
+            return super().loss(model, batch, received)
+
+    expected = states(finished("fedavg", TASK, rounds=8))
+    simulation = finished(Waiting, TASK, rounds=8, device="cuda", executor=executor)
+    (said,) = caplog.messages
+    assert "run without a CUDA graph" in said
+    assert "not permitted when stream is capturing" in said
+    assert_close(on_cpu(states(simulation)), expected)
+    assert captured(simulation, executor) > 0
+    assert_memory_comes_back()
+
+
+def assert_memory_comes_back() -> None:
+    """That two streams have used, which the allocator does not look at as long as it believes in a capture."""
+    torch.cuda.empty_cache()
+    tensor = torch.empty(2**29, dtype=torch.uint8, device="cuda")
+    tensor.record_stream(torch.cuda.Stream())
+    held = torch.cuda.memory_reserved()
+    del tensor
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= held - 2**29
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["ended", "broken"])
+def test_a_capture_that_runs_out_of_memory_is_made_again(broken: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """In the pool of the other graphs, unless torch cannot end there what has failed."""
+    counts, tries = torch.zeros(2, device="cuda"), []
+
+    def plain() -> None:
+        counts[1].add_(1)
+
+    def work() -> None:
+        counts[0].add_(1)
+        if torch.cuda.is_current_stream_capturing():
+            tries.append(broken)
+            if len(tries) == 1:
+                if broken:
+                    with suppress(RuntimeError):
+                        torch.cuda.synchronize()
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    pool, stream = Pool(), torch.cuda.Stream()
+    other, replay = Replay(plain, pool, "another"), Replay(work, pool, "steps")
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for one in (other, replay):
+            for _ in range(5):
+                one()
+    torch.cuda.synchronize()
+    assert counts.tolist() == [5, 5]
+    assert len(tries) == 2
+    assert other.graph is not None
+    assert replay.graph is not None
+    assert (replay.graph.pool() == other.graph.pool()) != broken
+    assert not caplog.messages
+    assert_memory_comes_back()
 
 
 @pytest.mark.parametrize("name", registry())
