@@ -1,5 +1,10 @@
 """What a fit keeps, and what it does not."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
 import torch
 from support import make_simulation, make_task
 from torch import Tensor
@@ -18,12 +23,11 @@ def two_stages() -> tuple[Job, list[Fit], dict[str, Memory]]:
     return job, [fit_of(job, lesson, memory) for lesson in job.lessons], memory
 
 
-def fit_of(job: Job, lesson: Lesson, memory: dict[str, Memory], times: int = 1) -> Fit:
+def fit_of(job: Job, lesson: Lesson, memory: dict[str, Memory], times: int = 1, compiled: bool = False) -> Fit:
     tensors = {name: torch.cat([tensor] * times) for name, tensor in job.cohort.tensors.items()}
     received = job.received.roomy(times)
-    return Fit(
-        job.cohort.program.stacked, lesson.stage, tensors, received, SIMULATION.settings, "float64", memory=memory
-    )
+    program, settings = job.cohort.program.stacked, SIMULATION.settings
+    return Fit(program, lesson.stage, tensors, received, settings, "float64", compiled, memory)
 
 
 def step(fit: Fit, job: Job, clients: int = 1) -> Tensor:
@@ -77,3 +81,23 @@ def test_some_of_a_stack_forget_with_the_whole_whatever_size_others_left() -> No
     assert all(first.optimizer.state[leaf]["exp_avg_sq"].any() for leaf in first.leaves.values())
     whole.forget()
     assert not any(kept.any() for leaf in first.leaves.values() for kept in first.optimizer.state[leaf].values())
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*autograd.function.Function.* should not be instantiated:DeprecationWarning"
+)  # by torch
+def test_every_number_of_clients_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch by itself stops after eight."""
+    seen: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+        seen.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    job, *_ = two_stages()
+    head = job.lessons[0]
+    for clients in range(1, 10):
+        losses = step(fit_of(job, head, {}, clients, compiled=True), job, clients)
+        torch.testing.assert_close(losses, step(fit_of(job, head, {}, clients), job, clients))
+    assert len(seen) == clients

@@ -16,6 +16,9 @@ from fedexperts.methods import Batch, Stage, State, part_of
 Memory = dict[str, Tensor]
 """What an optimiser keeps of one leaf."""
 
+SHAPES = 1024
+"""So many are compiled at most: each stage of each model is some, one for each number of clients still training."""
+
 PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
 
 
@@ -62,7 +65,7 @@ class Fit:
         if isinstance(received, Received):
             self._losses = vmap(self._losses, in_dims=(0, 0, 0, received.dims), randomness="different")
         if compiled:
-            self._losses = torch.compile(self._losses, dynamic=False)
+            self._losses = _compiled(self._losses)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """One step; returns the loss, or the losses of the stack."""
@@ -129,6 +132,12 @@ class Fit:
                 kept = shared[name] = zeros(leaf)
             optimizer.state[leaf] = kept
         return optimizer
+
+
+def _compiled(losses: Callable[..., Any]) -> Callable[..., Any]:
+    # Torch counts by code, and to it all fits are one: `vmap`'s. After eight shapes it would compile no more.
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = SHAPES
+    return torch.compile(losses, dynamic=False)
 
 
 def memories(train: TrainSettings, stage: Stage) -> int:
