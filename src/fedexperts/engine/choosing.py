@@ -46,7 +46,7 @@ class ChoosingExecutor(Executor):
     def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         super().__init__(data, train, engine)
         self.asked = engine.executor
-        possible = WAYS if self.asked == "auto" else {self.asked, "loop"}
+        possible = WAYS if self.asked == "auto" else (self.asked, "loop")
         self.ways = {way: WAYS[way](data, train, engine) for way in possible}
         self._work: dict[Hashable, float] = {}
         self._chosen: dict[str, str] = {}
@@ -77,8 +77,12 @@ class ChoosingExecutor(Executor):
             way = self.way(job)
             self._chosen |= {str(client.model): way for client in job.cohort.clients}
             together[way].append(job)
-        for way, own in together.items():
-            self.ways[way].train(own)
+        for way, executor in self.ways.items():  # the loop last: it waits for nobody, and the others not for it
+            executor._train(together[way])
+
+    def _join(self) -> None:
+        for executor in self.ways.values():
+            executor._join()
 
     def _map(self, queries: Sequence[Query]) -> list[Tensor]:
         ways = [self._way(query.cohort, partial(self._of_query, query)) for query in queries]

@@ -19,6 +19,7 @@ from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.captured import LoopGraphs
 from fedexperts.engine.cohort import Job, Query
 from fedexperts.engine.fit import Fit, autocast
+from fedexperts.engine.graphs import StepGraphs
 from fedexperts.errors import MethodError, SettingsError
 from fedexperts.methods import State
 
@@ -31,6 +32,9 @@ LEAST_BATCH = 16
 class Executor(ABC):
     """Trains and evaluates cohorts."""
 
+    graphs: StepGraphs | None = None
+    """Its training steps, where they are captured."""
+
     def __init__(self, data: DeviceData, train: TrainSettings, engine: EngineSettings) -> None:
         self.data = data
         self.train_settings = train
@@ -41,6 +45,7 @@ class Executor(ABC):
         """Train every cohort in place and give each job its losses."""
         with numerics(self.precision):
             self._train(jobs)
+            self._join()
 
     def map(self, queries: Sequence[Query]) -> list[Tensor]:
         """Each query's results: clients × samples × whatever the function gives for a sample."""
@@ -68,7 +73,13 @@ class Executor(ABC):
         return 0
 
     @abstractmethod
-    def _train(self, jobs: Sequence[Job]) -> None: ...
+    def _train(self, jobs: Sequence[Job]) -> None:
+        """What it queues on streams of its own is not waited for."""
+
+    def _join(self) -> None:
+        """Whatever is queued from now on waits for training."""
+        if self.graphs is not None:
+            self.graphs.join()
 
     @abstractmethod
     def _map(self, queries: Sequence[Query]) -> list[Tensor]: ...

@@ -153,15 +153,21 @@ class StepGraphs(ABC):
         self._lanes: dict[Hashable, Lane] = {}
 
     def train(self, jobs: Sequence[Job]) -> None:
-        jobs = [job for job in jobs if job.lessons]  # a round may be for other things
+        """Begin it: nothing waits for its end before `join`."""
         main = torch.cuda.current_stream()
         for job in jobs:
+            if not job.lessons:  # a round may be for other things
+                continue
             stream = self.lane(job).stream
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 job.losses = self._losses(job)
-        for job in jobs:
-            main.wait_stream(self.lane(job).stream)
+
+    def join(self) -> None:
+        """The current stream waits for all training."""
+        main = torch.cuda.current_stream()
+        for lane in self._lanes.values():
+            main.wait_stream(lane.stream)
 
     def lane(self, job: Job) -> Lane:
         """That of the job's group."""
