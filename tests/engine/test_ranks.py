@@ -6,13 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedexperts import api
 from fedexperts.engine.ranks import divided
 from fedexperts.measure import FETCHES, HISTORY, LABELS, Record
 
 HERE = Path(__file__).parent
-PM_MOE = {"base": "fedper", "data": "digits", "clients": 4, "participation": 0.5, "rounds": 2, "samples_per_client": 40}
+PM_MOE = {
+    "base": "fedper", "data": "digits", "clients": 4, "participation": 0.5, "rounds": 2, "samples_per_client": 40,
+    "device": "cpu",
+}  # fmt: skip
 
 
 def torchrun(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -48,8 +52,26 @@ def test_the_command_line_with_both_phases_of_a_run(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_at_one_is_said_once(tmp_path: Path) -> None:
-    words = ("run", "fedper", "--data", "digits", "--clients", "3", "--rounds", "3", "--lr", "1e30", "--out", "two")
+    words = ["run", "fedper", "--data", "digits", "--clients", "3", "--rounds", "3", "--lr", "1e30", "--device", "cpu"]
     done = torchrun("-m", "fedexperts", *words, cwd=tmp_path)
     assert done.returncode != 0
     assert done.stderr.count("error: the loss of client ") == 1, done.stderr
     assert 'Traceback (most recent call last):\n  File "<frozen' not in done.stderr.partition("error: the loss")[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("cpu:0", "device 'cpu:0' would be that of all 2 processes; under torchrun there is: auto, cuda, cpu"),
+        pytest.param(
+            "auto",
+            "2 processes have 1 GPU between them",
+            marks=pytest.mark.skipif(torch.cuda.device_count() != 1, reason="needs one GPU"),
+        ),
+    ],
+)
+def test_processes_do_not_share_a_gpu(device: str, says: str, tmp_path: Path) -> None:
+    words = ["run", "fedavg", "--data", "digits", "--clients", "3", "--rounds", "1", "--device", device]
+    done = torchrun("-m", "fedexperts", *words, cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.stderr.count(f"error: {says}") == 1, done.stderr

@@ -23,6 +23,7 @@ class DividedSimulation(Simulation):
 
     def __init__(self, *args: Any, ranks: Ranks, **values: Any) -> None:
         super().__init__(*args, **values)
+        ranks.check_devices(self.settings.device, self.device)
         self.ranks = ranks
         self.leads = ranks.leads
         self.store.writer, self.store.writers = ranks.rank, ranks.size

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedexperts import errors, torchrun
-from fedexperts.errors import FedExpertsError
+from fedexperts.errors import FedExpertsError, SettingsError
 from fedexperts.methods import State
 
 ALIGNED = 16
@@ -46,6 +46,19 @@ class Ranks:
     def leads(self) -> bool:
         """Whether this is the one that writes, prints, and is the server."""
         return self.rank == 0
+
+    def check_devices(self, asked: str, device: torch.device) -> None:
+        """Each has a GPU of its own, or none has one: NCCL takes no two processes on the same."""
+        if asked not in ("auto", "cuda", "cpu"):
+            raise SettingsError(
+                f"device '{asked}' would be that of all {self.size} processes; under torchrun there is: auto, cuda, cpu"
+            )
+        used = self.notes(str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None)
+        if (gpus := len(set(used))) < self.size and None not in used:
+            raise SettingsError(
+                f"{self.size} processes have {gpus} GPU{'s' * (gpus > 1)} between them, and each needs one of its own; "
+                "give torchrun --nproc-per-node=N with as many as a machine has GPUs, or the run --device cpu"
+            )
 
     def notes(self, note: Any) -> list[Any]:
         """What everybody says, in the order of the ranks."""
@@ -93,6 +106,7 @@ def started() -> Ranks | None:
     if torchrun.size() == 1:
         return None
     if torch.cuda.is_available():
+        # More processes than GPUs may do a run on CPUs, or each of them sees one GPU only; `check_devices` knows.
         torch.cuda.set_device(torchrun.local_rank() % torch.cuda.device_count())
     if not dist.is_initialized():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
