@@ -9,6 +9,7 @@ last part is FedEMoE with all four backbones, whose rounds are more than such a 
 """
 
 import argparse
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from bench import LR, Figures, Parts, arithmetic, clear, images, machine, report
 from plain import on_device
 
 from fedexperts.config import TOGETHER
+from fedexperts.errors import RoomError
 from fedexperts.methods import Model
 from fedexperts.models import BACKBONES
 from fedexperts.task import Task
 
 HELD_OUT = 16
+NO_ROOM = (torch.cuda.OutOfMemoryError, RoomError)
 
 
 def compared(method: str, model: str, sizes: argparse.Namespace, precision: str) -> Figures:
-    """Rounds of all ways; of those that do not fit into memory nothing."""
+    """Rounds of all ways, and what is to be said about memory; of those that do not fit into it nothing else."""
     device = torch.device(sizes.device)
     task = images(sizes.clients, model, sizes.images, HELD_OUT, HELD_OUT)
     ways = ["loop", "captured", "stacked"] if device.type == "cuda" else ["loop", "workers", "stacked"]
@@ -35,26 +38,29 @@ def compared(method: str, model: str, sizes: argparse.Namespace, precision: str)
     times = {"plain loop by hand": by_hand(task, **values)} if method == "fedavg" else {}
     for way in ways:
         try:
-            times[way] = one_round(method, task, executor=way, **values)
-        except torch.cuda.OutOfMemoryError:
+            times[way], notes = one_round(method, task, executor=way, **values)
+            found |= {f"{way}, memory": "; ".join(notes)} if notes else {}
+        except NO_ROOM:
             found[way] = "out of memory"
         clear()
-    first = next(iter(times))
+    first = next(iter(times), None)
     for way, time in times.items():
         found[f"{way}, ms"] = 1e3 * time
         if way != first:
             found[f"{way}, times as fast as {first}"] = times[first] / time
     chosen = simulation(method, task, **values)
-    chosen.step()
+    with suppress(*NO_ROOM):  # what it takes is settled before
+        chosen.step()
     chosen.executor.close()
     return found | {"auto takes": chosen.executor.said}
 
 
-def one_round(method: str, task: Task, **values: Any) -> float:
+def one_round(method: str, task: Task, **values: Any) -> tuple[float, list[str]]:
+    """Seconds, and whether all clients had room at once."""
     sim = simulation(method, task, **values)
     try:
         # On a GPU steps are captured after two eager ones; a stage may have one step a round.
-        return seconds(sim.step, warm_up=3 if sim.device.type == "cuda" else 1, times=3)
+        return seconds(sim.step, warm_up=3 if sim.device.type == "cuda" else 1, times=3), sim.waves.notes
     finally:
         sim.executor.close()
 
