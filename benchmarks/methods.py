@@ -85,13 +85,14 @@ class Setting:
     model: str
     device: str
     precision: str
+    batch: int
     limit: float = field(init=False)  # FLOPs per second
 
     def __post_init__(self) -> None:
         samples = np.concatenate([client.train for client in self.task.clients])
         inputs, labels = torch.from_numpy(self.task.dataset.inputs), torch.from_numpy(self.task.dataset.labels)
         index = torch.from_numpy(samples)
-        batch = len(self.task.clients) * BATCH
+        batch = len(self.task.clients) * self.batch
         loop = self.plain_loop("fedavg")
         with arithmetic(self.simulation("fedavg")):  # what a graph computes with is settled when it is captured
             model = network(self.model, self.device)
@@ -99,7 +100,8 @@ class Setting:
             self.limit = loop.flops / seconds(one)
 
     def simulation(self, method: str, **values: Any) -> Simulation:
-        common = {"device": self.device, "precision": self.precision, "store": "device" if self.on_gpu else "memory"}
+        common = {"device": self.device, "precision": self.precision, "batch_size": self.batch}
+        common["store"] = "device" if self.on_gpu else "memory"
         shared = "shared_model" in method_class(method).Options.model_fields
         return simulation(method, self.task, {"shared_model": self.model} if shared else {}, **(common | values))
 
@@ -156,7 +158,7 @@ def in_words(spent: Spent) -> str:
 def table(setting: Setting, methods: Sequence[str]) -> Iterator[str]:
     """One method measured after another: each is printed, and the table is given as far as it is there."""
     clients, train = setting.task.settings.clients, len(setting.task.clients[0].train)
-    title = f"{clients} clients × {train} images, {setting.model}, batch {BATCH}, {setting.precision}"
+    title = f"{clients} clients × {train} images, {setting.model}, batch {setting.batch}, {setting.precision}"
     print("", title, " | ".join(HEADING), sep="\n")
     lines: list[Sequence[str]] = [HEADING, ("---", "---", *["--:"] * 5, "---")]
     for method in methods:
@@ -172,6 +174,7 @@ def main() -> None:
     parser.add_argument("--model", help="with commas; the filters' widths are 6 and 16 in cnn-da, 32 and 64 in cnn-pm")
     parser.add_argument("--clients", type=int)
     parser.add_argument("--images", type=int, help="of each client, to train")
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--precision")
     parser.add_argument("--only", help="these methods, with commas")
     parser.add_argument("--markdown", type=Path)
@@ -185,7 +188,8 @@ def main() -> None:
         known = usual.get(model, usual["cnn-da"])
         task = images(given.clients or known.clients, model, given.images or known.images)
         written.append("")
-        for text in table(Setting(task, model, given.device, given.precision or known.precision), methods):
+        setting = Setting(task, model, given.device, given.precision or known.precision, given.batch)
+        for text in table(setting, methods):
             written[-1] = text
             if given.markdown:
                 given.markdown.write_text("\n\n".join(written) + "\n", encoding="utf-8")

@@ -44,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--bases", default="fedper,lg-fedavg")
+    parser.add_argument("--clients", default=",".join(map(str, COUNTS)), help="with commas")
     parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 50, help="of each client, to train")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")
@@ -51,7 +52,7 @@ def main() -> None:
     parts = {
         f"PM-MoE over {base}, {n} clients × {sizes.images} images": partial(phase_two, base, n, sizes)
         for base in sizes.bases.split(",")
-        for n in COUNTS
+        for n in map(int, sizes.clients.split(","))
     }
     report(parts, machine(sizes.device, sizes.commit), sizes.markdown)
 
