@@ -61,6 +61,18 @@ def test_of_equally_good_rounds_it_is_the_last():
     assert analyses.mixture(made_up([[0.1], [0.5], [0.5]], [[0.1], [0.2], [0.3]], [1, 2, 3])).everywhere.round == 3
 
 
+def test_the_round_is_the_best_by_clients_or_by_samples():
+    # Clients have 10, 20, 30 and 40 samples. Round 2 is the better one for the small ones, round 3 for the large ones.
+    validation = [[0.5] * 4, [0.9, 0.9, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]]
+    record = made_up(validation, TEST, [1, 2, 3])
+    by_clients, by_samples = (analyses.mixture(record, samples) for samples in (False, True))
+    assert (by_clients.everywhere.round, by_samples.everywhere.round) == (2, 3)
+    assert analyses.mixture(record).everywhere.round == 2
+    assert by_samples.everywhere == record.figures_by(samples=True)["selected"]
+    assert by_clients.used.tolist() == [True, True, False, False]
+    assert by_samples.used.tolist() == [False, False, True, True]
+
+
 def test_a_run_without_a_beginning_or_another_method_has_nothing_to_choose():
     assert analyses.mixture(made_up(VALIDATION, TEST, [2, 3, 4])) is None
     assert analyses.mixture(made_up(VALIDATION[:1], TEST[:1], [1])) is None

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedexperts.measure import Record
@@ -117,6 +118,30 @@ def test_the_table_has_the_papers_mean_and_what_the_mixture_is_worth(cli: Cli) -
     assert row in markdown
     assert f"{float(mixed['peak']) - 61.5:+.2f}" in said
     assert "To use the mixture or not" in Path("out/table/all-digits.html").read_text()
+
+
+def test_the_mixtures_round_is_the_selected_one_of_the_same_table(cli: Cli) -> None:
+    command = ("reproduce", "table.toml", "--only", "fedper+pm-moe", "--rounds", 2, "--out", "out")
+    assert cli(*command)[0] == 0
+    folder = RUNS / "fedper+pm-moe-seed0"
+    sizes = Record.load(folder).curve.test_samples
+    large = sizes == sizes.max()
+    assert large.sum() == 1  # round 2 is the best for three clients, round 3 for the one with the most samples
+    validation = {1: np.zeros(4), 2: np.where(large, 0, 0.1 + 0 * sizes), 3: np.where(large, 0.29, 0), 4: np.zeros(4)}
+    with open(folder / "history.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    with open(folder / "history.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        for line in lines:
+            line["validation_accuracy"] = str(validation[int(line["round"])][int(line["client"])])
+            line["test_accuracy"] = str(int(line["round"]) / 10)
+            writer.writerow(line)
+    record = Record.load(folder)
+    assert [record.figures_by(samples)["selected"].round for samples in (False, True)] == [2, 3]
+    assert cli(*command)[0] == 0
+    mixed = rows()["fedper+pm-moe"]
+    assert mixed["mixture"] == mixed["selected"] == "30.0000"
 
 
 def test_other_gates_go_on_from_the_same_run_and_are_one_line_of_a_sweep(cli: Cli) -> None:

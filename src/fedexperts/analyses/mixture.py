@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedexperts.analyses.clients import Difference
-from fedexperts.measure import Curve, Figure, Record, best_round
+from fedexperts.measure import Figure, Record
 from fedexperts.methods import Method, method_class, registry
 from fedexperts.methods.pm_moe import PMMoE
 
@@ -40,17 +40,17 @@ def base_of(record: Record) -> type[Method]:
     return method_class(record.settings.options["base"])
 
 
-def mixture(record: Record) -> Mixture | None:
-    """From the run's own history; None for a run of another method, or one that was not looked at in the beginning."""
+def mixture(record: Record, samples: bool = False) -> Mixture | None:
+    """From the run's own history; None for a run of another method, or one that was not looked at in the beginning.
+
+    The round is the best by the plain mean over clients, or by samples.
+    """
     curve = record.curve
-    first, later = np.flatnonzero(curve.rounds == 1), np.flatnonzero(curve.rounds > 1)
-    if not pools(record) or not len(first) or not len(later):
+    if not pools(record) or curve.rounds[0] != 1 or curve.rounds[-1] == 1:
         return None
-    return _choose(curve, int(first[0]), int(later[best_round(curve.validation[later])]))
-
-
-def _choose(curve: Curve, first: int, best: int) -> Mixture:
-    used = curve.validation[best] > curve.validation[first]
-    base, everywhere = curve.figure(first), curve.figure(best)
-    accuracy = np.where(used, curve.test[best], curve.test[first])
-    return Mixture(base, everywhere, Figure.of(everywhere.round, accuracy, curve.test_samples), used)
+    everywhere = record.figures_by(samples)["selected"]
+    best = int(np.flatnonzero(curve.rounds == everywhere.round)[0])
+    used = curve.validation[best] > curve.validation[0]
+    accuracy = np.where(used, curve.test[best], curve.test[0])
+    chosen = Figure.of(everywhere.round, accuracy, curve.test_samples)
+    return Mixture(curve.figure(0), everywhere, chosen, used)

@@ -14,22 +14,22 @@ COLUMNS = ("base", "mixture", "chosen")
 HEADERS = ("base alone", "mixture for all", "chosen", "used by", "gain", "std", "worst", "lose")
 
 
-def mixture_of(outcome: Outcome) -> Mixture | None:
-    return None if outcome.record is None else analyses.mixture(outcome.record)
+def mixture_of(recipe: Recipe, outcome: Outcome) -> Mixture | None:
+    return None if outcome.record is None else analyses.mixture(outcome.record, recipe.by_samples)
 
 
 def mixture_columns(recipe: Recipe, outcome: Outcome) -> dict[str, object]:
     """For `results.csv`; empty where no modules are pooled."""
-    found = mixture_of(outcome)
+    found = mixture_of(recipe, outcome)
     if found is None:
         return dict.fromkeys((*COLUMNS, "used_by"))
     figures = zip(COLUMNS, (found.base, found.everywhere, found.chosen), strict=True)
     return {name: f"{100 * recipe.mean_of(figure):.4f}" for name, figure in figures} | {"used_by": found.used.sum()}
 
 
-def mixture_in_words(outcomes: Sequence[Outcome]) -> list[str]:
+def mixture_in_words(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
     """All mixtures together, in a line; none if there are none."""
-    found = [mixture for outcome in outcomes if (mixture := mixture_of(outcome)) is not None]
+    found = [mixture for outcome in outcomes if (mixture := mixture_of(recipe, outcome)) is not None]
     if not found:
         return []
     used = np.concatenate([one.used for one in found])
@@ -48,7 +48,7 @@ def mixture_table(recipe: Recipe, lines: Sequence[Sequence[Outcome]]) -> Iterato
     """For `results.md`: a row for each method in a case, over its seeds."""
     rows = []
     for outcomes in lines:
-        found = [mixture for outcome in outcomes if (mixture := mixture_of(outcome)) is not None]
+        found = [mixture for outcome in outcomes if (mixture := mixture_of(recipe, outcome)) is not None]
         if not found:
             continue
         cell, gains = outcomes[0].cell, np.concatenate([one.gains.points for one in found])

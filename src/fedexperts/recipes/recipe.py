@@ -128,13 +128,18 @@ class Recipe(Frozen):
         """Our figures that are set against the paper's: the one that it prints, and the one that we claim."""
         return list(dict.fromkeys([self.published_as, CLAIMED])) if self.published else []
 
+    @property
+    def by_samples(self) -> bool:
+        """Whether all samples count alike, in means and in the choice of a round."""
+        return self.published_mean == "samples"
+
     def accuracy(self, record: Record, kind: Kind) -> float:
         """Of a run, in the round that is meant if clients count as in the paper."""
-        return self.mean_of(record.figures_by(samples=self.published_mean == "samples")[kind])
+        return self.mean_of(record.figures_by(self.by_samples)[kind])
 
     def mean_of(self, figure: Figure) -> float:
         """Over clients, as the paper takes it."""
-        return figure.mean if self.published_mean == "clients" else figure.weighted
+        return figure.weighted if self.by_samples else figure.mean
 
     @property
     def runs(self) -> int:

@@ -100,7 +100,7 @@ def explanation(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
     seeds = sorted({outcome.cell.settings.seed for outcome in outcomes})
     several = ", and over the seeds with their standard deviation" * (len(seeds) > 1)
     lines = [f"{len(outcomes)} runs; the recipe has {recipe.runs}."] * (len(outcomes) != recipe.runs)
-    over = "clients, weighted by their test samples" if recipe.published_mean == "samples" else "clients"
+    over = "clients, weighted by their test samples" if recipe.by_samples else "clients"
     lines.append(f"Test accuracy in %, mean over {over}{several}. Seeds: {', '.join(map(str, seeds))}.")
     lines += [f"{kind} = {meaning}" for kind, meaning in MEANING.items()]
     if recipe.published:
@@ -109,7 +109,7 @@ def explanation(recipe: Recipe, outcomes: Sequence[Outcome]) -> list[str]:
         lines.append("failed = the paper prints '-': it did not converge")
     lines.append(f"gain = {CLAIMED} over Standalone's with the same seed, in points")
     lines += [f"The paper says: {claim}" for claim in recipe.claims]
-    lines += [*mixture_in_words(outcomes), *(str(outcome) for outcome in outcomes if outcome.record is None)]
+    lines += [*mixture_in_words(recipe, outcomes), *(str(outcome) for outcome in outcomes if outcome.record is None)]
     return lines + notes([outcome.record for outcome in outcomes if outcome.record is not None])
 
 
@@ -118,7 +118,7 @@ def write_results(
 ) -> None:
     """`results.csv`, a row per run, and `results.md`, the table as it can stand in a document."""
     folder.mkdir(parents=True, exist_ok=True)
-    pooled = any(map(mixture_of, outcomes))
+    pooled = any(mixture_of(recipe, outcome) for outcome in outcomes)
     rows = [
         _row(recipe, outcome, reduction) | (mixture_columns(recipe, outcome) if pooled else {}) for outcome in outcomes
     ]
