@@ -22,6 +22,7 @@ from fedexperts.export import save_model
 from fedexperts.files import write_atomically
 from fedexperts.given import with_model
 from fedexperts.measure import (
+    BEFORE,
     FETCHES,
     HISTORY,
     LABELS,
@@ -38,13 +39,12 @@ from fedexperts.measure import (
     lacking,
     privacy_of,
     read_labels,
+    run_before,
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import Beginning, State, method_class, registry
 from fedexperts.task import Task
 
-BEFORE = "before"
-"""The folder inside a run's of the run that came before it: PM-MoE's first phase."""
 DIVERGED = "diverged.txt"
 """Says in a run's folder that its loss stopped being a number, and when: that is its result."""
 
@@ -384,10 +384,8 @@ def first_phase(settings: Settings, beginning: Beginning) -> Settings:
 
 def _before(simulation: Simulation, folder: Path) -> Record | None:
     """The record of the run that this one began with, if it did and that is still there."""
-    if (beginning := simulation.method.begins()) is None:
-        return None
-    place = beginning.folder or folder / BEFORE
-    return Record.load(place) if (place / SUMMARY).exists() else None
+    place = run_before(simulation.settings, folder)
+    return None if place is None else Record.load(place)
 
 
 def _complete(simulation: Simulation, history: History, folder: Path | None, before: Record | None) -> Result:
@@ -414,6 +412,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         privacy=privacy,
         spent=simulation.profile.spent if simulation.profile else None,
         fingerprint=simulation.fingerprint,
+        began_with=None if before is None else before.curve,
         folder=folder,
     )
 

@@ -1,6 +1,7 @@
 """A pool of modules and those who mix it: numbers worked out by hand, and real runs."""
 
 import runpy
+import shutil
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedexperts.analyses import POOL, Pool
 from fedexperts.config import Settings
 from fedexperts.engine import scaled
 from fedexperts.errors import MethodError, SavedStateError
-from fedexperts.measure import COLUMNS, Record
+from fedexperts.measure import COLUMNS, SUMMARY, Figure, Record
 from fedexperts.methods import Model
 
 
@@ -49,6 +50,36 @@ def test_every_client_chooses_on_its_validation_data():
     assert found.gains.points.tolist() == [0, 30, -10, 0]
     assert found.gains.worse == 1
     assert found.gains_everywhere.points.tolist() == [-40, 30, -10, 20]
+
+
+def test_the_choice_against_the_base_at_its_best():
+    """The base's own run was best in round 5; its last one, 7, is where the second phase begins."""
+    base_validation = [[0.1] * 4, [0.9, 0.85, 0.7, 0.5], VALIDATION[0]]
+    base_test = [[0.1] * 4, [0.9, 0.8, 0.45, 0.55], TEST[0]]
+    own = made_up(base_validation, base_test, [3, 5, 7], method="fedrod")
+    record = made_up(VALIDATION, TEST, [1, 2, 3])
+    assert analyses.mixture(record).selected is None
+    found = analyses.mixture(replace(record, began_with=own.curve))
+    assert (found.base.round, found.selected.base.round) == (1, 5)
+    assert found.selected.base == own.figures["selected"]
+    # Chosen are 0.8 (base), 0.7 and 0.5 (mixture), 0.5 (base), with validation accuracies 0.9, 0.8, 0.6 and 0.5.
+    assert found.selected.gains.points.tolist() == [-10, -10, 5, -5]
+    assert not found.selected.favoured.any()
+    assert (found.selected.gains.worse, found.selected.misled) == (3, 0)
+    assert found.gains.points.tolist() == [0, 30, -10, 0]  # over the last round, as before
+    lower = made_up([base_validation[0], [0.9, 0.79, 0.7, 0.5]], base_test[:2], [3, 5], method="fedrod")
+    assert analyses.mixture(replace(record, began_with=lower.curve)).selected.misled == 1  # client 1
+    by_samples = made_up([[0.9] * 3 + [0.1], [0.4] * 3 + [0.9]], base_test[:2], [3, 5], method="fedrod")
+    rounds = [
+        analyses.mixture(replace(record, began_with=by_samples.curve), samples).selected.base.round
+        for samples in (False, True)
+    ]
+    assert rounds == [3, 5]
+
+
+def test_a_base_with_other_clients_is_not_held_against():
+    few = made_up([[0.5] * 3], [[0.5] * 3], [1], method="fedrod")
+    assert analyses.mixture(replace(made_up(VALIDATION, TEST, [1, 2, 3]), began_with=few.curve)).selected is None
 
 
 def test_as_good_is_no_reason_to_use_the_mixture():
@@ -148,6 +179,44 @@ def test_where_it_began_is_always_looked_at(run):
     assert run.record.curve.rounds.tolist() == [1, 4]
     assert run.before.curve.rounds.tolist() == [3]  # a run that begins afresh is not
     assert analyses.mixture(run.record).base.clients == run.before.figures["last"].clients
+
+
+def test_the_base_of_a_run_in_one_go_is_at_hand(run, tmp_path):
+    selected = run.before.figures["selected"]
+    assert analyses.mixture(run.record).selected.base == selected
+    assert analyses.mixture(Record.load(run.folder)).selected.base == selected
+    nowhere = fedexperts.run("pm-moe", run.simulation.task, **QUICK)
+    assert analyses.mixture(nowhere.record).selected.base == nowhere.before.figures["selected"]
+    copy = shutil.copytree(run.folder, tmp_path / "copy")
+    shutil.rmtree(copy / "before")
+    assert analyses.mixture(Record.load(copy)).selected is None
+
+
+def test_the_base_is_found_where_the_run_goes_on_from_it(run, tmp_path):
+    task, quick = run.simulation.task, {name: value for name, value in QUICK.items() if name != "gate_epochs"}
+    for method, place in (("fedper", "base"), ("fedrep", "other")):
+        fedexperts.run(method, task, out=tmp_path / "here" / place, **quick | {"rounds": 2, "evaluate_every": 1})
+    settings = fedexperts.api.settings_for("pm-moe", {"from": tmp_path / "here" / "base", "gate_epochs": 1})
+    fedexperts.api.execute(settings, task, tmp_path / "here" / "run")
+
+    def found(folder: Path) -> Figure | None:
+        selected = analyses.mixture(Record.load(folder)).selected
+        return selected and selected.base
+
+    expected = Record.load(tmp_path / "here" / "base").figures["selected"]
+    assert found(tmp_path / "here" / "run") == expected
+    (tmp_path / "here").rename(tmp_path / "there")  # moved together
+    there = tmp_path / "there"
+    assert found(there / "run") == expected
+    summary = (there / "base" / SUMMARY).read_text()
+    (there / "base" / SUMMARY).write_text(summary.replace('"data": ', '"data": 1'))
+    assert found(there / "run") is None  # other data, or another split of them
+    (there / "base" / SUMMARY).write_text("{")
+    assert found(there / "run") is None  # it cannot be read
+    shutil.rmtree(there / "base")
+    assert found(there / "run") is None
+    (there / "other").rename(there / "base")
+    assert found(there / "run") is None  # a run of another method
 
 
 def test_predictions_are_what_each_client_chose(run):

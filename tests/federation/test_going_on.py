@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from neighbourhood import SMALL, Neighbourhood, settings_for
 from support import assert_close, assert_same_bits, finished, make_simulation, make_task, make_text_task, states
@@ -16,7 +17,7 @@ from fedexperts.federation.runs import queue
 from fedexperts.federation.service import FAILED, before, conduct, waiting
 from fedexperts.federation.site import OWN
 from fedexperts.federation.vault import Vault
-from fedexperts.measure import SUMMARY
+from fedexperts.measure import SUMMARY, Record
 from fedexperts.methods import Message, registry
 from fedexperts.task import Task as RunTask
 
@@ -195,6 +196,9 @@ def test_both_phases_in_one_command(town: tuple[Path, Neighbourhood], monkeypatc
     first = folder / "simulated" / "before" / "history.csv"
     assert (folder / "runs" / "mixed-first" / "history.csv").read_text() == first.read_text()
     assert simulated.before is not None
+    for record in (Record.load(run), simulated.record):  # the base's own run is at hand
+        assert record.began_with is not None
+        np.testing.assert_array_equal(record.began_with.test, simulated.before.curve.test)
 
 
 def test_or_from_a_run_that_is_there(town: tuple[Path, Neighbourhood]) -> None:

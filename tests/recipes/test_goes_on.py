@@ -1,12 +1,14 @@
 """Runs that go on where another run of their recipe ended, with its task and its models: PM-MoE over its bases."""
 
 import csv
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedexperts import analyses
 from fedexperts.measure import Record
 from fedexperts.recipes import Choice, Reduction, plan, read
 
@@ -117,7 +119,33 @@ def test_the_table_has_the_papers_mean_and_what_the_mixture_is_worth(cli: Cli) -
     row = f"| All digits | PM-MoE (fedper+pm-moe) | {' | '.join(cells)} | {mixed['used_by']} of 4 | "
     assert row in markdown
     assert f"{float(mixed['peak']) - 61.5:+.2f}" in said
+    base, run = (Record.load(RUNS / f"{label}-seed0") for label in ("fedper", "fedper+pm-moe"))
+    selected = analyses.mixture(run, samples=True).selected
+    assert mixed["base_selected"] == found["fedper"]["selected"]
+    assert found["fedper"]["base_selected"] == ""
+    points = 100 * (np.array(analyses.mixture(run, samples=True).chosen.clients) - selected.base.clients)
+    assert selected.base == base.figures_by(samples=True)["selected"]
+    assert float(mixed["gain_selected"]) == pytest.approx(points.mean(), abs=1e-4)
+    assert float(mixed["gain_selected_std"]) == pytest.approx(points.std(), abs=1e-4)
+    assert float(mixed["gain_selected_worst"]) == pytest.approx(points.min(), abs=1e-4)
+    lose, misled = int(mixed["gain_selected_lose"]), int(mixed["gain_selected_misled"])
+    assert lose == (points < -1e-9).sum()
+    assert f"| {float(mixed['base_selected']):.2f} | {points.mean():+.2f} | {points.std():.2f} | " in markdown
+    assert f" | {lose} | {misled} |\n" in markdown
+    assert f"base's selected round, which is what may be claimed: {points.mean():+.2f} points" in said
     assert "To use the mixture or not" in Path("out/table/all-digits.html").read_text()
+
+
+def test_where_the_bases_run_is_gone_that_is_said(cli: Cli) -> None:
+    command = ("reproduce", "table.toml", "--only", "fedper+pm-moe", "--rounds", 2, "--out", "out")
+    assert cli(*command)[0] == 0
+    shutil.rmtree(RUNS / "fedper-seed0")
+    code, out, _ = cli(*command)
+    assert code == 0
+    assert "Over the base's selected round it is not known: its own run is not at hand." in " ".join(out.split())
+    mixed = rows()["fedper+pm-moe"]
+    assert mixed["gain"] != mixed["base_selected"] == mixed["gain_selected"] == ""
+    assert " | – | – | – | – | – | – |\n" in Path("out/table/results.md").read_text()
 
 
 def test_the_mixtures_round_is_the_selected_one_of_the_same_table(cli: Cli) -> None:

@@ -6,7 +6,7 @@ from fedexperts.analyses.experts import agreement, shares_chosen, times_chosen
 from fedexperts.analyses.gates import GATES, gate_weights, weighs
 from fedexperts.analyses.likeness import Likeness, dominant_classes, likeness, overlap
 from fedexperts.analyses.matrix import MATRIX, Matrix, aggregation_matrix, mixes
-from fedexperts.analyses.mixture import Mixture, base_of, mixture, pools
+from fedexperts.analyses.mixture import Mixture, Selected, base_of, mixture, pools
 from fedexperts.analyses.peers import Fetched, fetched
 from fedexperts.analyses.pool import POOL, Pool, pool_use
 from fedexperts.analyses.representations import REPRESENTATIONS, embed
@@ -19,7 +19,7 @@ from fedexperts.analyses.use import USE, Use, use
 __all__ = [
     "GATES", "MATRIX", "NORMAL", "OVER", "POOL", "REPRESENTATIONS", "UNDER", "USE",
     "Bound", "Difference", "Fetched", "Growth", "Life", "Likeness", "Matrix", "Mixture", "Point", "Pool", "SampleTable",
-    "Spectrum", "Sweep", "SweepLine", "Use",
+    "Selected", "Spectrum", "Sweep", "SweepLine", "Use",
     "aggregation_matrix", "agreement", "base_of", "bound", "by_seed", "difference", "dominant_classes", "embed",
     "fetched", "gate_weights", "likeness", "load_spectra", "mixes", "mixture", "overlap", "pool_use", "pools",
     "shares_an_expert", "shares_chosen", "sweep", "swept", "times_chosen", "use",

@@ -8,6 +8,7 @@ from fedexperts.measure.history import COLUMNS, History, Row, read_history
 from fedexperts.measure.ledger import Ledger, Traffic
 from fedexperts.measure.privacy import Privacy, privacy_of
 from fedexperts.measure.record import (
+    BEFORE,
     HISTORY,
     LABELS,
     SETTINGS,
@@ -16,14 +17,15 @@ from fedexperts.measure.record import (
     Record,
     lacking,
     read_labels,
+    run_before,
     task_of,
     write_labels,
 )
 
 __all__ = [
-    "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
+    "BEFORE", "COLUMNS", "FETCHES", "FETCH_COLUMNS", "HISTORY", "LABELS", "MEANING", "SETTINGS", "STATE", "SUMMARY",
     "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Privacy", "Record", "Row",
     "Traffic",
     "best_round", "common_target", "cost_until", "curve", "lacking", "privacy_of", "read_history", "read_labels",
-    "task_of", "totals", "write_labels",
+    "run_before", "task_of", "totals", "write_labels",
 ]  # fmt: skip

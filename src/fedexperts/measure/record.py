@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedexperts.config import Settings, TaskSettings
+from fedexperts.config import Settings, TaskSettings, TrainSettings
 from fedexperts.engine import Spent
-from fedexperts.errors import SavedStateError
+from fedexperts.errors import FedExpertsError, SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure.figures import Curve, Figure, Kind, curve, totals
 from fedexperts.measure.history import Row, read_history
@@ -26,6 +27,8 @@ SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
     "summary.json",
     "state",
 )
+BEFORE = "before"
+"""The folder inside a run's of the run that came before it: PM-MoE's first phase."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Record:
     privacy: Privacy | None = None  # if changes were clipped
     spent: Spent | None = None  # where the time went, of a run with --profile: in its last process
     fingerprint: int | None = None  # tells these data, split as they were, from others
+    began_with: Curve | None = field(default=None, repr=False)  # of the run whose end was this one's beginning
     folder: Path | None = None  # where it lies, with what analyses have found
 
     @cached_property
@@ -91,7 +95,8 @@ class Record:
             return None
         classes, clients, counts = read_labels(folder / LABELS)
         title = method_class(settings.method).title or settings.method
-        return cls(settings, title, rows, counts, classes, clients, folder=folder)
+        began_with = _began_with(settings, folder)
+        return cls(settings, title, rows, counts, classes, clients, began_with=began_with, folder=folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Record":
@@ -116,6 +121,7 @@ class Record:
                 privacy=Privacy(**summary["privacy"]) if summary.get("privacy") else None,
                 spent=Spent(**summary["spent"]) if "spent" in summary else None,
                 fingerprint=summary.get("data"),
+                began_with=_began_with(settings, folder, summary.get("data")),
                 folder=folder,
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -129,6 +135,32 @@ def task_of(record: Record) -> TaskSettings:
     """What makes runs comparable: the same data, with the same owners, for the same models."""
     task: TaskSettings = record.settings.part(TaskSettings)
     return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
+
+
+def run_before(settings: Settings, folder: Path) -> Path | None:
+    """The folder of the run whose end was the beginning of the one in this folder, if it is finished and still there.
+
+    Runs that were moved lie beside each other, as they did before.
+    """
+    method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
+    if (beginning := method.begins()) is None:
+        return None
+    named = beginning.folder
+    for place in [folder / BEFORE] if named is None else [named, folder.absolute().parent / named.name]:
+        if (place / SUMMARY).exists() and Settings.saved(place / SETTINGS).method == beginning.method:
+            return place
+    return None
+
+
+def _began_with(settings: Settings, folder: Path, fingerprint: int | None = None) -> Curve | None:
+    """How the run went whose end was this one's beginning; nothing where that cannot be read, or is another one now."""
+    if not registry().get(settings.method, Method).goes_on_from:
+        return None
+    with suppress(FedExpertsError, OSError):
+        if (place := run_before(settings, folder)) is not None:
+            earlier = Record.load(place)
+            return earlier.curve if fingerprint in (None, earlier.fingerprint) else None
+    return None
 
 
 def lacking(folder: Path, name: str) -> str:

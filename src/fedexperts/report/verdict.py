@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import mean
 
 from fedexperts import analyses
-from fedexperts.analyses import Difference
+from fedexperts.analyses import Difference, Selected
 from fedexperts.config import TaskSettings
 from fedexperts.measure import Record, task_of
 from fedexperts.report.runs import Line, Run, lines
@@ -37,24 +37,39 @@ def verdict(runs: Sequence[Run]) -> str:
 
 
 def mixture_verdict(record: Record) -> str:
-    """What a PM-MoE run gains over its base, if every client chooses on validation data; nothing of other runs."""
+    """What a PM-MoE run gains over its base's last round, and over its selected one, if every client chooses.
+
+    Nothing of other runs.
+    """
     found = analyses.mixture(record)
     if found is None:
         return ""
     base = analyses.base_of(record).title
     return (
-        f"{base} alone: {percent(found.base.mean)} %. The mixture for all clients: {percent(found.everywhere.mean)} % "
-        f"(round {found.everywhere.round}). For those only whose validation accuracy it raises, {found.used.sum()} of "
-        f"{len(found.used)}: {percent(found.chosen.mean)} %. Gain over {base} if all choose so: "
-        f"{_gain(found.gains)}; with the mixture for all: {_gain(found.gains_everywhere)}."
+        f"{base} alone: {percent(found.base.mean)} % after its last round. The mixture for all clients: "
+        f"{percent(found.everywhere.mean)} % (round {found.everywhere.round}). For those only whose validation "
+        f"accuracy it raises, {found.used.sum()} of {len(found.used)}: {percent(found.chosen.mean)} %. Gain over that "
+        f"last round if all choose so: {gain_in_words(found.gains)}; with the mixture for all: "
+        f"{gain_in_words(found.gains_everywhere)}. {_over_selected(found.selected, base)}"
     )
 
 
-def _gain(gains: Difference) -> str:
-    points = gains.points
+def _over_selected(selected: Selected | None, base: str) -> str:
+    if selected is None:
+        return f"Over {base}'s selected round it is not known: its own run is not at hand."
+    return (
+        f"{base} in its selected round ({selected.base.round}): {percent(selected.base.mean)} %. Gain over that, which "
+        f"is what may be claimed: {gain_in_words(selected.gains, selected.misled)}."
+    )
+
+
+def gain_in_words(gains: Difference, misled: int | None = None) -> str:
+    """Its mean and spread; how many lose, and how many of them against their validation data, if that is asked."""
+    points, asked = gains.points, misled is not None and gains.worse > 0
+    against = f", {misled} of them although their validation data were for it" * asked
     return (
         f"{points.mean():+.2f} points (std {points.std():.2f} over the clients, worst {points.min():+.2f}, "
-        f"{gains.worse} lose)"
+        f"{gains.worse} lose{against})"
     )
 
 
