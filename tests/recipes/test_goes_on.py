@@ -1,6 +1,7 @@
 """Runs that go on where another run of their recipe ended, with its task and its models: PM-MoE over its bases."""
 
 import csv
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,16 @@ fedper = { lr = 0.2 }
 name = "All digits"
 settings = { pm-moe = { top = 2, gate_epochs = 3 } }
 """
+CURVES = """
+title = "Over the rounds"
+source = "Nobody 2025"
+base = "table.toml"
+shows = "convergence"
+
+[[cases]]
+name = "All digits"
+settings = { pm-moe = { top = 2, gate_epochs = 3 } }
+"""
 RUNS = Path("out/runs/all-digits")
 
 
@@ -67,11 +78,19 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("table.toml").write_text(TABLE)
     Path("figure.toml").write_text(FIGURE)
+    Path("curves.toml").write_text(CURVES)
 
 
 def rows(name: str = "table", out: str = "out") -> dict[str, dict[str, str]]:
     with open(f"{out}/{name}/results.csv", newline="", encoding="utf-8") as file:
         return {row["label"]: row for row in csv.DictReader(file)}
+
+
+def drawn(page: str, series: str) -> list[float]:
+    """The accuracies of a line in the page's only figure."""
+    [figure] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["figures"].values()
+    points = csv.DictReader(figure["csv"].splitlines())
+    return [float(point["mean test accuracy, %"]) for point in points if point["series"] == series]
 
 
 def test_it_has_its_settings_from_the_run_that_it_goes_on_from() -> None:
@@ -185,4 +204,17 @@ def test_other_gates_go_on_from_the_same_run_and_are_one_line_of_a_sweep(cli: Cl
     assert {path.parent.name for path in after.keys() - before.keys()} == {"fedper+pm-moe-k3-seed0"}
     page = Path("out/figure/digits.html").read_text()
     assert "Accuracy against k<" in page
+    found = rows("figure")
+    peaks = [float(found[label]["peak"]) for label in ("fedper+pm-moe", "fedper+pm-moe-k3")]
+    assert drawn(page, "PM-MoE") == pytest.approx(peaks, abs=1e-3)  # by samples, as in the table
     assert "fedper+pm-moe" not in page[page.index('id="data"') :]  # what is drawn
+
+
+def test_curves_count_samples_where_the_paper_does(cli: Cli) -> None:
+    assert cli("reproduce", "curves.toml", "--only", "fedper+pm-moe", "--out", "out", "--rounds", 2)[0] == 0
+    page = Path("out/curves/all-digits.html").read_text()
+    assert "weighted by their test samples" in page
+    for label, series in (("fedper", "FedPer"), ("fedper+pm-moe", "PM-MoE (fedper+pm-moe)")):
+        curve = Record.load(RUNS / f"{label}-seed0").curve
+        by_samples = 100 * (curve.test @ curve.test_samples) / curve.test_samples.sum()
+        assert drawn(page, series) == pytest.approx(by_samples, abs=1e-3)

@@ -67,6 +67,42 @@ def test_a_line_of_seeds_is_their_mean_with_a_band_over_them(make_record):
     assert "over the seeds" in section.how_to_read
 
 
+def uneven(make_record, **settings) -> Record:
+    """The best round is the first by clients, the second by samples: one of three clients has nearly all of them."""
+    record = make_record("fedmoe", clients=3, rounds=3, **settings)
+    scores = {1: (0.8, 0.8, 0.2), 2: (0.4, 0.4, 0.7), 3: (0.3, 0.3, 0.3)}
+    for row in record.rows:
+        row["validation_accuracy"] = row["test_accuracy"] = scores[row["round"]][row["client"]]
+        row["test_samples"] = (10, 10, 80)[row["client"]]
+    return record
+
+
+def test_curves_where_all_samples_count_alike(make_record):
+    record = uneven(make_record)
+    plain, weighted = (sections.convergence([record], samples) for samples in (False, True))
+    for section, mean, selected in ((plain, (60, 50, 30), 1), (weighted, (32, 64, 30), 2)):
+        band, curve = section.figure.data
+        np.testing.assert_allclose(curve.y, mean)
+        assert [bool(size) for size in curve.marker.size] == [number == selected for number in (1, 2, 3)]
+        np.testing.assert_allclose((band.y[:3] + band.y[3:][::-1]) / 2, mean)
+    std = np.sqrt([0.2 * 0.48**2 + 0.8 * 0.12**2, 0.2 * 0.24**2 + 0.8 * 0.06**2, 0])
+    np.testing.assert_allclose(weighted.figure.data[1].customdata, 100 * std, atol=1e-9)
+    assert "weighted by their test samples" in weighted.how_to_read
+    assert "weighted" not in plain.how_to_read
+    seeds = sections.convergence([record, uneven(make_record, seed=1)], samples=True)
+    np.testing.assert_allclose(seeds.figure.data[1].y, (32, 64, 30))
+    assert seeds.finding == "Selected accuracy: FedMoE, 2 seeds: 64.00 ± 0.00 %."
+
+
+def test_a_sweep_where_all_samples_count_alike(make_record):
+    records = [uneven(make_record, options={"gate_lr": rate}) for rate in (0.1, 0.2)]
+    plain, weighted = (sections.sweep(records, samples=samples) for samples in (False, True))
+    np.testing.assert_allclose(plain.figure.data[0].y, [60, 60])
+    np.testing.assert_allclose(weighted.figure.data[0].y, [64, 64])
+    assert "weighted by their test samples" in weighted.how_to_read
+    assert "weighted" not in plain.how_to_read
+
+
 def test_seeds_share_a_colour_and_nothing_else_looks_alike(make_record):
     records = [
         make_record(m, seed=s, lr=lr, rounds=2) for m in ("fedmoe", "standalone") for lr in (0.1, 0.2) for s in (1, 2)

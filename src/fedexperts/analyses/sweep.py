@@ -59,10 +59,11 @@ def swept(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(name for (_, name), found in values.items() if len(found) > 1))
 
 
-def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "selected") -> Sweep:
+def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "selected", samples: bool = False) -> Sweep:
     """Mean accuracy against the one setting in which the runs differ, or against `over`; a line for each method.
 
-    Where runs differ in more, as in their data set, each combination has a line of its own.
+    Where runs differ in more, as in their data set, each combination has a line of its own. The mean is over clients,
+    or over their test samples.
     """
     over = _the_setting(records) if over is None else over.replace("-", "_")
     with_value = {record.settings.method for record in records if over in _numbers(record)}
@@ -74,7 +75,7 @@ def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "sele
         if record.settings.method in with_value and over not in _numbers(record):
             raise SettingsError(f"a run of {record.title} does not say its {over}, others do; leave it out")
         groups[_key(record, "seed", over)].append(record)
-    return Sweep(over, [_line(group, over, kind) for group in groups.values()])
+    return Sweep(over, [_line(group, over, kind, samples) for group in groups.values()])
 
 
 def _the_setting(records: Sequence[Record]) -> str:
@@ -88,10 +89,10 @@ def _the_setting(records: Sequence[Record]) -> str:
     return names[0]
 
 
-def _line(records: Sequence[Record], over: str, kind: Kind) -> SweepLine:
+def _line(records: Sequence[Record], over: str, kind: Kind, samples: bool) -> SweepLine:
     found: dict[float | None, list[float]] = defaultdict(list)
     for record in records:
-        found[_numbers(record).get(over)].append(record.figures[kind].mean)
+        found[_numbers(record).get(over)].append(record.accuracy(kind, samples))
     if None in found:
         return SweepLine(records, [], level=float(np.mean(found[None])))
     points = [

@@ -27,7 +27,7 @@ def cost_until(record: Record, target: float) -> Cost | None:
     It counts as reached at the end of the first evaluated round that has it, so a run that is evaluated seldom
     looks dearer than it is.
     """
-    reached = np.flatnonzero(record.curve.test.mean(axis=1) >= target / 100 - 1e-12)
+    reached = np.flatnonzero(record.curve.means() >= target / 100 - 1e-12)
     if not len(reached):
         return None
     end = int(record.curve.rounds[reached[0]])

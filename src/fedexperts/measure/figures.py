@@ -31,6 +31,10 @@ class Figure:
     worst_tenth: float  # mean of the worst 10 % of the clients
     clients: tuple[float, ...]
 
+    def over(self, samples: bool = False) -> float:
+        """The mean over clients, or over their test samples."""
+        return self.weighted if samples else self.mean
+
     @classmethod
     def of(cls, round_number: int, accuracy: np.ndarray, samples: np.ndarray) -> "Figure":
         """From every client's accuracy and number of test samples."""
@@ -54,12 +58,27 @@ class Curve:
     test: np.ndarray
     test_samples: np.ndarray
 
+    def weights(self, samples: bool = False) -> np.ndarray | None:
+        """Of the clients in a mean, if they do not all count alike."""
+        return self.test_samples if samples else None
+
+    def means(self, samples: bool = False) -> np.ndarray:
+        """Mean test accuracy of each round, over clients or over their test samples."""
+        means: np.ndarray = np.average(self.test, axis=1, weights=self.weights(samples))
+        return means
+
+    def spreads(self, samples: bool = False) -> np.ndarray:
+        """Standard deviation of each round's test accuracy, over clients or over their test samples."""
+        apart = (self.test - self.means(samples)[:, None]) ** 2
+        spreads: np.ndarray = np.sqrt(np.average(apart, axis=1, weights=self.weights(samples)))
+        return spreads
+
     def figures(self, by_samples: bool = False, beforehand: int = 0) -> dict[Kind, Figure]:
         """In the best rounds by the plain mean over clients, or by the mean in which larger ones count more.
 
         The first rounds, `beforehand`, only count where there are no others.
         """
-        weights = self.test_samples if by_samples else None
+        weights = self.weights(by_samples)
         later = np.flatnonzero(self.rounds > beforehand)
         places = later if len(later) else np.arange(len(self.rounds))
         return {

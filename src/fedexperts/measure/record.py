@@ -62,6 +62,10 @@ class Record:
         """The rounds are the best by the plain mean over clients, or by samples."""
         return self.curve.figures(samples, registry().get(self.settings.method, Method).beforehand)
 
+    def accuracy(self, kind: Kind, samples: bool = False) -> float:
+        """The mean over clients, or over their test samples, in the round that is meant if they count so."""
+        return self.figures_by(samples)[kind].over(samples)
+
     @cached_property
     def totals(self) -> dict[str, int]:
         return totals(self.rows)

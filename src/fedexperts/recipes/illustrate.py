@@ -30,7 +30,7 @@ def illustrate(recipe: Recipe, outcomes: Sequence[Outcome], reduction: Reduction
     if sweep:
         for data in dict.fromkeys(r.settings.data for _, records in cases.values() for r in records):
             own = [r for _, records in cases.values() for r in records if r.settings.data == data]
-            section = sections.sweep(own, recipe.over, recipe.published_as, recipe.axis)
+            section = sections.sweep(own, recipe.over, recipe.published_as, recipe.axis, recipe.by_samples)
             yield from _draw(own, [section], folder / f"{data}.html")
         return
     for case, records in cases.values():
@@ -59,7 +59,7 @@ def _records(lines: Sequence[Line], reduction: Reduction, labelled: bool) -> lis
 def _sections(recipe: Recipe, case: Case, records: Sequence[Record]) -> Iterator[Section]:
     """The figure that the recipe asks for, of the runs of one case."""
     if recipe.shows == "convergence":
-        yield sections.convergence(records)
+        yield sections.convergence(records, recipe.by_samples)
     elif recipe.shows == "cost":
         yield sections.cost(records, None if case.target is None else 100 * case.target)
     elif recipe.shows == "traffic":

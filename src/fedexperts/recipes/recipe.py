@@ -135,11 +135,11 @@ class Recipe(Frozen):
 
     def accuracy(self, record: Record, kind: Kind) -> float:
         """Of a run, in the round that is meant if clients count as in the paper."""
-        return self.mean_of(record.figures_by(self.by_samples)[kind])
+        return record.accuracy(kind, self.by_samples)
 
     def mean_of(self, figure: Figure) -> float:
         """Over clients, as the paper takes it."""
-        return figure.weighted if self.by_samples else figure.mean
+        return figure.over(self.by_samples)
 
     @property
     def runs(self) -> int:

@@ -24,8 +24,8 @@ from fedexperts.report.runs import PALETTE, Run, line_up, lines
 ACCURACY = "mean test accuracy, %"
 
 
-def accuracy_curves(records: Sequence[Record]) -> go.Figure:
-    """Mean test accuracy over the rounds, with ± one standard deviation over the clients.
+def accuracy_curves(records: Sequence[Record], samples: bool = False) -> go.Figure:
+    """Mean test accuracy over the rounds, with ± one standard deviation over the clients; both may be by samples.
 
     Runs that differ only in their seed are one line, their mean; then the bands are over the seeds.
     """
@@ -34,18 +34,18 @@ def accuracy_curves(records: Sequence[Record]) -> go.Figure:
     figure, lines_above = canvas("round", ACCURACY, hovermode="x unified"), []
     spread = f"std over {'seeds' if repeated else 'clients'}, points"
     for line in drawn:
-        values = line.means if repeated else line.records[0].curve.test.T
-        more = {}
-        if not repeated or len(values) > 1:
-            std = values.std(axis=0, ddof=int(repeated))
+        record, means = line.records[0], line.means(samples)
+        mean, more = means.mean(axis=0), {}
+        if not repeated or len(means) > 1:
+            std = means.std(axis=0, ddof=1) if repeated else record.curve.spreads(samples)
             strength = min(0.15, 0.45 / len(drawn))
-            figure.add_trace(band(line.run, line.rounds, values.mean(axis=0), std, strength))
+            figure.add_trace(band(line.run, line.rounds, mean, std, strength))
             more = {"customdata": 100 * std, "meta": [spread]}
-        mean = 100 * line.means.mean(axis=0)
         if len(line.records) > 1:  # each seed has its own selected round: no marker
-            curve = trace(line.run, x=line.rounds, y=mean, mode="lines", hovertemplate="%{y:.2f} %")
+            curve = trace(line.run, x=line.rounds, y=100 * mean, mode="lines", hovertemplate="%{y:.2f} %")
         else:
-            curve = run_line(line.run, line.rounds, mean)
+            selected = record.figures_by(samples)["selected"].round
+            curve = run_line(line.run, line.rounds, 100 * mean, selected=selected)
         lines_above.append(curve.update(more))
     figure.add_traces(lines_above)
     return with_room(figure)
@@ -134,10 +134,15 @@ def label_picture(
 
 
 def run_line(
-    run: Run, rounds: np.ndarray, y: np.ndarray, hover: str = "%{y:.2f} %", x: np.ndarray | None = None
+    run: Run,
+    rounds: np.ndarray,
+    y: np.ndarray,
+    hover: str = "%{y:.2f} %",
+    x: np.ndarray | None = None,
+    selected: int | None = None,
 ) -> go.Scatter:
     """A curve over the rounds, or over what `x` says of them, with one marker: the selected round."""
-    size = np.where(rounds == run.selected.round, 11, 0)
+    size = np.where(rounds == (selected or run.selected.round), 11, 0)
     marker = {"size": size, "symbol": run.symbol, "opacity": 1, "line": {"width": 0}}
     return trace(run, x=rounds if x is None else x, y=y, mode="lines+markers", marker=marker, hovertemplate=hover)
 

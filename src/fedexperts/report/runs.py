@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,10 +84,9 @@ class Line:
     def rounds(self) -> np.ndarray:
         return self.run.record.curve.rounds
 
-    @cached_property
-    def means(self) -> np.ndarray:
-        """Seeds × evaluated rounds: mean test accuracy over the clients."""
-        return np.stack([record.curve.test.mean(axis=1) for record in self.records])
+    def means(self, samples: bool = False) -> np.ndarray:
+        """Seeds × evaluated rounds: mean test accuracy over the clients, or over their test samples."""
+        return np.stack([record.curve.means(samples) for record in self.records])
 
 
 def line_up(records: Sequence[Record]) -> list[Run]:

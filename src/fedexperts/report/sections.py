@@ -18,21 +18,24 @@ SHOWN_CLIENTS = 12
 FEW_LINES = 5  # more than these cannot be told in a sentence
 
 
-def convergence(records: Sequence[Record]) -> Section:
-    """Accuracy over the rounds (Figure 11)."""
+def convergence(records: Sequence[Record], samples: bool = False) -> Section:
+    """Accuracy over the rounds (Figure 11); clients may count by their test samples."""
     found = lines(line_up(records))
     repeated = any(len(line.records) > 1 for line in found)
     band = (
         "A line of several seeds is their mean, its band ± one standard deviation over the seeds; the marker "
         "of a single run is its selected round."
         if repeated
-        else "The band is ± one standard deviation over the clients, the marker is the selected round."
+        else f"The band is ± one standard deviation over {_over(samples)}, the marker is the selected round."
     )
     return Section(
         "Accuracy over the rounds",
-        f"Mean test accuracy of all clients after each round. {band} A name in the legend hides or shows its run.",
-        accuracy_curves(records),
-        f"Selected accuracy: {'; '.join(map(_selected, found))}." if repeated and len(found) <= FEW_LINES else "",
+        f"Mean test accuracy over {_over(samples)} after each round. {band} A name in the legend hides or shows its "
+        "run.",
+        accuracy_curves(records, samples),
+        f"Selected accuracy: {'; '.join(_selected(line, samples) for line in found)}."
+        if repeated and len(found) <= FEW_LINES
+        else "",
     )
 
 
@@ -72,15 +75,21 @@ def cost(records: Sequence[Record], target: float | None = None) -> Section:
     )
 
 
-def sweep(records: Sequence[Record], over: str | None = None, kind: Kind = "selected", called: str = "") -> Section:
+def sweep(
+    records: Sequence[Record],
+    over: str | None = None,
+    kind: Kind = "selected",
+    called: str = "",
+    samples: bool = False,
+) -> Section:
     """Accuracy against the setting in which the runs differ (Figures 7 and 8); `called`: as a paper has it."""
-    found = analyses.sweep(records, over, kind)
+    found = analyses.sweep(records, over, kind, samples)
     called = called or found.setting.replace("_", " ")
     seeds = any(point.seeds > 1 for line in found.lines for point in line.points)
     level = any(line.level is not None for line in found.lines)
     return Section(
         f"Accuracy against {called}",
-        f"Mean test accuracy over the clients, {MEANING[kind].partition(':')[0]}."
+        f"Mean test accuracy over {_over(samples)}, {MEANING[kind].partition(':')[0]}."
         + " A point with several seeds is their mean, the band ± one standard deviation over them." * seeds
         + " A level line is a method that has no such setting." * level,
         drawn.sweep_lines(found, sweep_looks(found), called),
@@ -144,8 +153,13 @@ def representations(record: Record, name: str | None = None) -> Iterator[Section
 # --- in words
 
 
-def _selected(line: Line) -> str:
-    return f"{line.run.name}: {over_seeds(line.selected)} %"
+def _selected(line: Line, samples: bool) -> str:
+    return f"{line.run.name}: {over_seeds([record.accuracy('selected', samples) for record in line.records])} %"
+
+
+def _over(samples: bool) -> str:
+    """What a mean is over."""
+    return "the clients, weighted by their test samples" if samples else "the clients"
 
 
 def _weights_in_words(table: SampleTable, experts: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ def traffic(records: Sequence[Record]) -> go.Figure:
     for run, sent in zip(runs, megabytes, strict=True):
         if sent[-1] > 0:
             hover = "%{y:.2f} % after %{x:.1f} MB"
-            accuracy = 100 * run.record.curve.test.mean(axis=1)
+            accuracy = 100 * run.record.curve.means()
             figure.add_trace(run_line(run, run.record.curve.rounds, accuracy, hover, x=sent))
         else:
             level = 100 * run.selected.mean
