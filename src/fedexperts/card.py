@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fedexperts.data import Form
 from fedexperts.engine import ClientModel
 from fedexperts.measure import Kind
-from fedexperts.models import MODELS
+from fedexperts.models import MODELS, place_of
 from fedexperts.models.own import is_place
 
 TENSORS, ABOUT = "model.safetensors", "model.json"
@@ -27,12 +27,18 @@ def card(
         f"- `{name}`: {why or 'a whole program, from the samples to the probabilities'}"
         for name, why in programs.items()
     ]
+    last = "the model in this folder"
+    if model.settled:
+        last = (
+            "the model as it was trained last, which this client's validation data spoke against: this folder has "
+            "the one that it falls back on, whose accuracy is not in the table"
+        )
     return "\n".join(
         [
             f"# {client.called.capitalize()}'s model, trained with {method.title}",
             "",
             f"{method.source}. Client {client.name or client.id} was one of {client.clients}; it trained on "
-            f"{client.samples} samples of its own. Its model: `{client.model}`.",
+            f"{client.samples} samples of its own. Its model: `{place_of(client.model)}`.",
             "",
             "## What it takes and gives",
             "",
@@ -50,7 +56,7 @@ def card(
             "",
             "## How good it is",
             "",
-            "On the client's own test data. *last* is the model in this folder; *selected* the round that was best on "
+            f"On the client's own test data. *last* is {last}; *selected* the round that was best on "
             "validation data; *peak* the best test score of all rounds, which is not to be claimed.",
             "",
             "| round | accuracy |",
@@ -86,7 +92,7 @@ def card(
 def _call(model: ClientModel) -> str:
     """What `load_exported` must be given: models whose code it cannot find by itself too."""
     refs = {"model": model.client.model, "common_model": model.client.common}
-    return ", ".join(['"."', *(f"{name}=…" for name, ref in refs.items() if ref and not can_find(str(ref)))])
+    return ", ".join(['"."', *(f"{name}=…" for name, ref in refs.items() if ref and not can_find(place_of(ref)))])
 
 
 def can_find(name: str) -> bool:

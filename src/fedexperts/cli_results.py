@@ -71,7 +71,7 @@ def export(
     """
     from fedexperts import api
 
-    _wrote(api.load(run, data_dir).export(client, out))
+    wrote(api.load(run, data_dir).export(client, out))
 
 
 @results.command(short_help="Let a new client join a finished run.")
@@ -92,11 +92,11 @@ def adapt(
     """
     from fedexperts import api
     from fedexperts.client import Client
+    from fedexperts.export import check_new
     from fedexperts.report.progress import ProgressDisplay
 
     folder = out or Path(f"{data.resolve().name}-model")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError(f"{folder} exists and is not an empty folder; choose another --out")
+    check_new(folder)
     result = api.load(run, data_dir)
     new = Client.read(data.resolve(), model, result.record.settings.image_size)
     with ProgressDisplay(console) as progress:
@@ -104,7 +104,7 @@ def adapt(
     trained = f"trained {', '.join(joined.trained)}" if joined.trained else "nothing to train: all parts are shared"
     shown = ", ".join(f"{kind} {100 * figure.mean:.2f} %" for kind, figure in joined.figures.items())
     console.print(f"client {new.name}: {trained}; test accuracy: {shown}", highlight=False, markup=False)
-    _wrote(joined.export(folder))
+    wrote(joined.export(folder))
 
 
 def _model(folder: Path, client: str | None, data_dir: Path | None) -> "ClientModel":
@@ -122,6 +122,7 @@ def _model(folder: Path, client: str | None, data_dir: Path | None) -> "ClientMo
     return api.load(folder, data_dir).model(client)
 
 
-def _wrote(folder: Path) -> None:
+def wrote(folder: Path) -> None:
+    """Say where a model is, and in which files."""
     files = ", ".join(sorted(path.name for path in folder.iterdir()))
     console.print(f"model: {folder} ({files})", highlight=False, markup=False)

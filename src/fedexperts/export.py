@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedexperts.errors import ModelError, SavedStateError
 from fedexperts.files import write_atomically
 from fedexperts.measure import Kind
 from fedexperts.methods import State, method_class, pack
-from fedexperts.models import ModelRef, ModelSource, model_ref
+from fedexperts.models import ModelRef, ModelSource, model_ref, own_model, place_of
 from fedexperts.task import ClientSpec
 
 FORMAT = 1
@@ -32,8 +33,7 @@ PROGRAM, ONNX = "model.pt2", "model.onnx"
 
 def save_model(model: ClientModel, folder: Path, tested: Mapping[Kind, float], environment: Mapping[str, str]) -> Path:
     """Write a model into a new folder; `tested` are the client's accuracies, for its card."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SavedStateError(f"{folder} exists and is not an empty folder; choose another")
+    check_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": tensor for name, tensor in model.tensors.items()}
     tensors |= {f"received.{name}": tensor for name, tensor in model.received.items() if name not in _twice(model)}
@@ -44,6 +44,12 @@ def save_model(model: ClientModel, folder: Path, tested: Mapping[Kind, float], e
     write_atomically(folder / CARD, card(model, tested, environment, programs, _twice(model)))
     write_atomically(folder / ABOUT, json.dumps(_about(model), indent=1, ensure_ascii=False))  # last: it is whole now
     return folder
+
+
+def check_new(folder: Path) -> None:
+    """That a model can be written there."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SavedStateError(f"{folder} exists and is not an empty folder; choose another")
 
 
 def _about(model: ClientModel) -> dict[str, Any]:
@@ -63,6 +69,7 @@ def _about(model: ClientModel) -> dict[str, Any]:
             "label_counts": client.label_counts,
             "clients": client.clients,
         },
+        "place": place_of(client.model),
         "form": {"kind": form.kind, "shape": form.shape, "columns": form.columns},
         "scale": form.scale and {"mean": form.scale.mean, "spread": form.scale.spread},
         "class_names": model.class_names,
@@ -111,7 +118,7 @@ def load_exported(
                 "shape": tuple(client["shape"]),
                 "label_counts": tuple(client["label_counts"]),
                 "classes": len(about["class_names"]),
-                "model": _again(client["model"], model, head, "model", folder),
+                "model": _again(client["model"], model, head, "model", folder, about.get("place")),
                 "common": client["common"] and _again(client["common"], common_model, None, "common_model", folder),
             }
         )
@@ -135,16 +142,19 @@ def _under(prefix: str, tensors: State) -> State:
     return {name.removeprefix(prefix): t.clone() for name, t in sorted(tensors.items()) if name.startswith(prefix)}
 
 
-def _again(name: str, given: ModelSource | None, head: str | None, option: str, folder: Path) -> ModelRef:
-    """The model of that name, or the one that is given for it."""
-    if given is not None:
-        return model_ref(given, head)
-    if not can_find(name):
+def _again(
+    name: str, given: ModelSource | None, head: str | None, option: str, folder: Path, place: str | None = None
+) -> ModelRef:
+    """The model of that name, or the one that is given for it; `place`: what it is found by, if not by its name."""
+    place = place or name
+    if given is None and not can_find(place):
         raise ModelError(
-            f"'{name}' was given in Python; give it again: load_exported('{folder}', {option}=…). Without its code, "
+            f"'{place}' was given in Python; give it again: load_exported('{folder}', {option}=…). Without its code, "
             f"{PROGRAM} is a whole program: torch.export.load('{folder / PROGRAM}').module()"
         )
-    return model_ref(name)
+    found = model_ref(place) if given is None else model_ref(given, head)
+    own = own_model(found)
+    return found if own is None or str(found) == name else replace(own, name=name, place=place)  # tensors may have it
 
 
 # --- programs that need nothing of ours

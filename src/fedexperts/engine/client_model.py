@@ -13,7 +13,7 @@ from fedexperts.data import Form, Scale
 from fedexperts.engine.batches import scaled
 from fedexperts.engine.executors import QUERY_BATCH, numerics
 from fedexperts.engine.program import Program
-from fedexperts.engine.rounds import Simulation
+from fedexperts.engine.usable import Usable
 from fedexperts.errors import DataError, ModelError
 from fedexperts.methods import Method, Model, State
 from fedexperts.models import DenseExperts, SparseExperts
@@ -31,20 +31,24 @@ class ClientModel:
     tensors: State  # the client's complete model
     received: State  # what the prediction hears of the server: a pool of modules, prototypes …
     precision: str = "float32"
+    settled: bool = False  # whether what was learned last was put aside when the run was over
 
     @classmethod
-    def of(cls, simulation: Simulation, client: int, validation: Mapping[int, float]) -> "ClientModel":
+    def of(cls, run: Usable, client: int, validation: Mapping[int, float]) -> "ClientModel":
         """As it would be used now, with this validation accuracy by the rounds that were evaluated."""
-        method, tensors = simulation.method, simulation.client_state(client)
-        tensors |= method.settled(tensors, validation)
+        method, tensors = run.method, run.client_state(client)
+        settled = method.settled(tensors, validation)
+        differs = any(not torch.equal(tensor.to(tensors[name]), tensors[name]) for name, tensor in settled.items())
+        tensors |= settled
         return cls(
             method,
-            simulation.specs[client],
-            simulation.task.dataset.form,
-            tuple(simulation.task.dataset.class_names),
+            run.specs[client],
+            run.dataset.form,
+            tuple(run.dataset.class_names),
             tensors,
-            method.needs(tensors, method.heard(simulation.message_for(client))),
-            simulation.settings.precision,
+            method.needs(tensors, method.heard(run.message_for(client))),
+            run.settings.precision,
+            differs,
         )
 
     def predict(self, inputs: Any) -> np.ndarray:

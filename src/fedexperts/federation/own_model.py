@@ -63,7 +63,8 @@ def planned(plan: Plan, chosen: ModelRef | None) -> ModelRef:
     model = name if chosen is None else chosen
     check(model, plan.client.shape, plan.client.classes, "this site")
     own = own_model(model)
-    return model if own is None else replace(own, name=OWN_MODEL)  # a method may name tensors by it, as FedEMoE does
+    # A method may name tensors by it, as FedEMoE does.
+    return model if own is None else replace(own, name=OWN_MODEL, place=own.name)
 
 
 def elsewhere(shape: Shape, classes: int) -> Parts:

@@ -25,6 +25,7 @@ from fedexperts.models.zoo import (
     model_ref,
     out_shape,
     own_model,
+    place_of,
     reads_text,
     smallest,
 )
@@ -34,6 +35,6 @@ __all__ = [
     "ConvExtractor", "DeepGate", "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms",
     "GateStart", "ModelRef", "ModelSource", "Outline", "OwnModel", "Parts", "Shape", "SparseExperts", "Stem",
     "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "best_of", "blank", "build", "check_model",
-    "check_own", "cut", "flat", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "reads_text",
-    "smallest", "split", "strongest", "told_apart",
+    "check_own", "cut", "flat", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "place_of",
+    "reads_text", "smallest", "split", "strongest", "told_apart",
 ]  # fmt: skip

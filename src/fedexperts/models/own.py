@@ -40,6 +40,7 @@ class OwnModel:
     name: str
     source: nn.Module | Maker
     head: str | None = None
+    place: str = ""  # that it can be imported from, where it is called otherwise
 
     def __str__(self) -> str:
         return self.name

@@ -151,6 +151,11 @@ def own_model(model: ModelRef) -> OwnModel | None:
     return model if isinstance(model, OwnModel) else imported(model) if is_place(model) else None
 
 
+def place_of(model: ModelRef) -> str:
+    """What a model is found by: its name, or where it can be imported from if it is called otherwise."""
+    return (model.place if isinstance(model, OwnModel) else "") or str(model)
+
+
 def build(model: ModelRef, shape: Shape, classes: int) -> Parts:
     """The parts of a model, freshly initialised from torch's generator."""
     if (own := own_model(model)) is not None:
