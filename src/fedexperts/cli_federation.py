@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedexperts.cli_results import wrote
 from fedexperts.completion import method_names
 from fedexperts.errors import FederationError, SettingsError
 from fedexperts.terminal import OPEN_ENDED, console, no_more
@@ -18,6 +19,8 @@ federation = typer.Typer(
 )
 Method = Annotated[str, typer.Option(help="a method, see `fedexperts methods`", autocompletion=method_names)]
 Folder = Annotated[Path, typer.Argument(help="the folder that `federation new` made", show_default=False)]
+SiteFolder = Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)]
+Part = Annotated[str | None, typer.Option(help="the client of the data that this site is: number or name")]
 
 
 def server(folder: Folder) -> None:
@@ -33,8 +36,8 @@ def server(folder: Folder) -> None:
 
 def site(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)],
-    part: Annotated[str | None, typer.Option(help="the client of the data that this site is: number or name")] = None,
+    folder: SiteFolder,
+    part: Part = None,
     show_outgoing: Annotated[bool, typer.Option(help="list what would leave, and send nothing")] = False,
     method: Annotated[str, typer.Option(help="show-outgoing: of which method")] = "fedavg",
 ) -> None:
@@ -46,19 +49,27 @@ def site(
     """
     with _extra():
         from fedexperts.federation.service import attend_site
+    data, own = _data(context, part)
+    if show_outgoing:
+        _show_outgoing(folder, data, method, own)
+    else:
+        _nothing(own)
+        _service()
+        attend_site(folder, data)
+
+
+def _data(context: typer.Context, part: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Which data a site has, as its operator's options say, and the options that say something else."""
     from fedexperts.config import TaskSettings
 
     own = no_more(context.args)
     data: dict[str, Any] = {name: own.pop(name) for name in list(own) if name in TaskSettings.model_fields}
-    if part is not None:
-        data["part"] = part
-    if show_outgoing:
-        _show_outgoing(folder, data, method, own)
-    elif own:
+    return data | ({} if part is None else {"part": part}), own
+
+
+def _nothing(own: dict[str, str]) -> None:
+    if own:
         raise SettingsError(f"unknown option --{next(iter(own)).replace('_', '-')} of a site; see `fedexperts data`")
-    else:
-        _service()
-        attend_site(folder, data)
 
 
 def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[str, str]) -> None:
@@ -112,7 +123,7 @@ def _show_outgoing(folder: Path, data: dict[str, Any], method: str, own: dict[st
     console.print(f"never leaves: {', '.join([*private, 'all data'])}", highlight=False)
 
 
-def node(folder: Annotated[Path, typer.Argument(help="the site's own folder", show_default=False)]) -> None:
+def node(folder: SiteFolder) -> None:
     """Serve a site's experts to its peers, and nothing else: beside Flower, whose processes do not stay.
 
     Example: fedexperts node consortium/hospital-a
@@ -218,6 +229,35 @@ def status(folder: Folder) -> None:
         done = f"run {known['run']} ({known['method']}): round {known.get('round', 0)} of {known['rounds']}"
         console.print(f"{done}{accuracy}{over}", highlight=False)
     console.print(f"the server's certificate is good until {expires(folder / SERVER):%Y-%m-%d}", highlight=False)
+
+
+@federation.command("export", context_settings=OPEN_ENDED)
+def export_model(
+    context: typer.Context,
+    folder: SiteFolder,
+    out: Annotated[Path, typer.Argument(help="a new folder for the model", show_default=False)],
+    run: Annotated[str | None, typer.Option(help="the run's name (default: the one that was over last)")] = None,
+    part: Part = None,
+) -> None:
+    """Write a site's model, on its machine, to use it elsewhere. Out of the site's folder, and nothing is sent.
+
+    `fedexperts.load_exported(OUT)` and `fedexperts predict OUT FILE` use it. It takes the options of `fedexperts site`
+    that say which data; they may stand in `site.toml` too.
+    Example: fedexperts federation export consortium/hospital-a a-model --data digits --clients 3 --part 0
+    """
+    with _extra():
+        from fedexperts.federation.exported import SiteModel
+        from fedexperts.federation.service import site_in
+    from fedexperts.export import check_new
+
+    data, own = _data(context, part)
+    _nothing(own)
+    check_new(out)
+    site, _ = site_in(folder, data)
+    found = SiteModel.of(site, run)
+    shown = ", ".join(f"{kind} {100 * figure.mean:.2f} %" for kind, figure in found.figures.items())
+    console.print(f"{found.origin}; test accuracy: {shown}", highlight=False, markup=False)
+    wrote(found.export(out))
 
 
 @federation.command()

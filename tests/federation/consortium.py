@@ -92,6 +92,11 @@ class Consortium:
             words = ["site", self.folder / name, "--part", part, "--clients", len(self.sites), *options]
         return [sys.executable, *self._scripts.get(name, ["-m", "fedexperts.cli"]), *map(str, words)]
 
+    def options(self, name: str) -> list[str]:
+        """What a site's command says of its data and model."""
+        words = self._command(name)
+        return words[words.index("site") + 2 :]
+
     def kill(self, name: str) -> None:
         if (process := self._living.get(name)) is not None:
             process.kill()

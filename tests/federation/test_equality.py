@@ -1,4 +1,4 @@
-"""A federation ends where a simulation with the same seed ends: the same parameters, figures and bytes."""
+"""A federation ends where a simulation with the same seed ends: the same parameters, figures, bytes and models."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -9,9 +9,11 @@ import torch
 from neighbourhood import Neighbourhood, settings_for
 from support import assert_close, finished, make_simulation, make_task, states
 
+from fedexperts.engine import ClientModel
 from fedexperts.errors import FedExpertsError, UnreachableError
 from fedexperts.federation.envelope import Shelf
-from fedexperts.measure import Fetches, History, privacy_of
+from fedexperts.federation.exported import SiteModel
+from fedexperts.measure import Fetches, History, curve, privacy_of
 from fedexperts.methods import Message, registry
 from fedexperts.task import Task
 
@@ -46,6 +48,12 @@ def test_a_federation_equals_the_simulation(name: str, tmp_path: Path) -> None:
         if expected.exists():
             assert found.read_text() == expected.read_text()
     assert there.fetched == sum(row["peer_bytes"] for row in history.rows)
+
+    for client, site in enumerate(there.sites):  # what each may take away
+        own = SiteModel.of(site).model
+        client_model = ClientModel.of(simulation, client, curve(history.rows).validation_of(client))
+        assert_close(own.tensors, client_model.tensors)
+        assert_close(own.received, client_model.received)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

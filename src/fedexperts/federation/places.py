@@ -163,5 +163,6 @@ Give each site its own folder and no other: a key is only its owner's. In each `
     fedexperts federation status {folder}
 
 The server must be reachable by the sites, and a site by its peers only if the method exchanges experts. A site decides
-what leaves it: `fedexperts site FOLDER --show-outgoing --method fedmoe` lists it before anything is sent.
+what leaves it: `fedexperts site FOLDER --show-outgoing --method fedmoe` lists it before anything is sent. When a run is
+over `fedexperts federation export FOLDER OUT --data …` writes the site's own model, on its machine.
 """

@@ -15,6 +15,7 @@ from fedexperts.federation.reading import Reading
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.steps import MEMORY, OWN, START, Step, packed
 from fedexperts.federation.vault import Vault
+from fedexperts.measure import STATE
 from fedexperts.methods import Message, State
 from fedexperts.models import ModelRef
 
@@ -84,7 +85,7 @@ class Site:
             raise FederationError(f"a request to {head.task} does not say in which run")
         if head.task in (Task.MODEL, Task.START):
             return self._presents(head, head.plan)
-        vault = Vault(self.folder / "state" / head.plan.run)
+        vault = self.vault(head.plan.run)
         if head.task is Task.OPEN:
             local = self._opened(head.plan, head.reading, request.payload, vault)
             return Step(local, vault, self.spool, self._address).open(head.round)
@@ -99,6 +100,10 @@ class Site:
             )
         step = Step(self._local(head.plan, vault), vault, self.spool, self._address)
         return step.train(request, raw) if head.task is Task.TRAIN else step.close(request, raw)
+
+    def vault(self, run: str) -> Vault:
+        """What this site keeps of a run."""
+        return Vault(self.folder / STATE / run)
 
     @property
     def profile(self) -> Profile:
@@ -121,6 +126,12 @@ class Site:
             raise FederationError(
                 f"run {plan.run} has noise {planned:g}, and this site takes part from {self._least_noise:g} on"
             )
+        return self.client(plan, reading, start, first)
+
+    def client(
+        self, plan: Plan, reading: Reading | None, start: State | None, first: Sequence[PublicSpec] = ()
+    ) -> Local:
+        """The client that a plan means, with this site's data and model."""
         data = self.holding.read(plan.client.id, reading)
         how = self._own, self._fetch, self._leaves, self._noise, self._model
         return Local(plan, data, *how, start, first)
@@ -129,7 +140,7 @@ class Site:
         """A run that begins, or goes on: what it is does not change once anything is trained in it."""
         start = dict(Message.from_bytes(payload).tensors) if payload else {}
         local = self._made(plan, reading, start)
-        if not (_means(vault, plan) and _reading(vault) == reading and _equal(vault.tensors(START), start)):
+        if not (_means(vault, plan) and reading_of(vault) == reading and _equal(vault.tensors(START), start)):
             if vault.plan and vault.trained:
                 raise FederationError(f"this site has trained in a run {plan.run} that was planned otherwise")
             vault.open(plan.model_dump_json(), reading.model_dump_json() if reading else "", {START: start})
@@ -138,7 +149,7 @@ class Site:
 
     def _local(self, plan: Plan, vault: Vault) -> Local:
         key = plan.model_dump_json()
-        local = self._locals.get(key) or self._made(plan, _reading(vault), vault.tensors(START) or {})
+        local = self._locals.get(key) or self._made(plan, reading_of(vault), vault.tensors(START) or {})
         if not _means(vault, plan):
             raise FederationError(f"run {plan.run} is not open at this site, or was planned otherwise")
         self._locals = {key: local}
@@ -150,10 +161,10 @@ class Site:
         if before is None or (beginning := local.method.begins()) is None or before.checked.method != beginning.method:
             raise FederationError(f"run {plan.run} does not go on from such a run")
         if not vault.before and not vault.trained:
-            kept = Vault(self.folder / "state" / before.run)
+            kept = self.vault(before.run)
             if not kept.plan:
                 raise FederationError(f"this site took no part in run {before.run}, which this one begins with")
-            earlier = self._made(before, _reading(kept), kept.tensors(START) or {})
+            earlier = self._made(before, reading_of(kept), kept.tensors(START) or {})
             if not _means(kept, before):
                 raise FederationError(f"run {before.run} was planned otherwise when this site took part in it")
             earlier.load(kept.tensors(OWN))
@@ -171,7 +182,8 @@ def _means(vault: Vault, plan: Plan) -> bool:
     return bool(vault.plan) and plan.same(Plan.model_validate_json(vault.plan))
 
 
-def _reading(vault: Vault) -> Reading | None:
+def reading_of(vault: Vault) -> Reading | None:
+    """How the sites of a run that is kept read their data, where they had to agree."""
     return Reading.model_validate_json(vault.reading) if vault.reading else None
 
 

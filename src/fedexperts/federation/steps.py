@@ -70,7 +70,7 @@ class Step:
         )
         answer = Answer(said).to_bytes()
         tensors: dict[str, State] = {OWN: local.fleet.kept(local.client)} if changed else {}
-        self.vault.keep(head.task, head.round, raw, answer, tensors, trained, trained)
+        self.vault.keep(head.task, head.round, raw, answer, tensors, trained, trained, scores, request.payload)
         return answer
 
     def _settle(self, shelves: Mapping[int, Shelf]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedexperts.engine.saved import Record, check_file, read_tensors, write_bytes, write_tensors
 from fedexperts.errors import SavedStateError
-from fedexperts.federation.envelope import Task, digest
+from fedexperts.federation.envelope import Scores, Task, digest
 from fedexperts.files import write_atomically
 from fedexperts.methods import State
 
@@ -26,8 +26,17 @@ class Given(NamedTuple):
     answer: Record
 
 
+class Evaluated(NamedTuple):
+    """A client as it was evaluated last, and how it did in all rounds."""
+
+    round: int
+    tensors: Mapping[str, State]
+    message: bytes  # what the server sent for it
+    scores: Mapping[int, Scores]
+
+
 class Vault:
-    """One run of one client. Of the run's rounds only the last one's state is kept."""
+    """One run of one client. Of the run's rounds only the state of the last one, and of the last evaluated, is kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +45,7 @@ class Vault:
     def _read(self) -> dict[str, Any]:
         path = self.folder / MANIFEST
         if not path.exists():
-            return {"plan": "", "reading": "", "trained": 0, "settled": 0, "tensors": {}, "given": {}}
+            return {"plan": "", "reading": "", "trained": 0, "settled": 0, "tensors": {}, "given": {}, "evaluated": {}}
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
@@ -58,7 +67,8 @@ class Vault:
         self.folder.mkdir(parents=True, exist_ok=True)
         mark = digest(plan.encode())[:12]
         records = {kind: write_tensors(self.folder, f"{kind}-{mark}.safetensors", own) for kind, own in tensors.items()}
-        self._write({"plan": plan, "reading": reading, "tensors": self._content["tensors"] | records})
+        tensors = self._content["tensors"] | records
+        self._write({"plan": plan, "reading": reading, "tensors": tensors, "evaluated": {}})
 
     @property
     def before(self) -> str:
@@ -85,6 +95,36 @@ class Vault:
         record = self._content["tensors"].get(kind)
         return None if record is None else read_tensors(self.folder, record)
 
+    @property
+    def evaluated(self) -> int:
+        """The last round in which the client was evaluated."""
+        return int(self._evaluated.get("round", 0))
+
+    @property
+    def outdated(self) -> bool:
+        """Whether all that is here was kept by a version that did not keep what was evaluated."""
+        return "evaluated" not in self._content
+
+    @property
+    def _evaluated(self) -> dict[str, Any]:
+        return dict(self._content.get("evaluated", {}))
+
+    def as_evaluated(self) -> Evaluated | None:
+        """The client as it was last evaluated, if it was; read anew where another process has replaced it meanwhile."""
+        while found := self._evaluated:
+            try:
+                return Evaluated(
+                    found["round"],
+                    {kind: read_tensors(self.folder, record) for kind, record in found["tensors"].items()},
+                    check_file(self.folder, found["message"]),
+                    {int(number): Scores(**scores) for number, scores in found["scores"].items()},
+                )
+            except (SavedStateError, FileNotFoundError):
+                before, self._content = self._content, self._read()
+                if self._content == before:
+                    raise
+        return None
+
     def answer(self, task: Task, round_number: int, request: bytes) -> bytes | None:
         """The answer that this very request was given before, if it was."""
         found = self._given(task)
@@ -109,18 +149,33 @@ class Vault:
         tensors: Mapping[str, State],
         trained: int,
         settled: int,
+        scores: Scores | None = None,
+        message: bytes = b"",
     ) -> None:
-        """A step is over: its state and its answer become what counts, in one moment."""
+        """A step is over: its state and its answer become what counts, in one moment.
+
+        `scores`: how the client did, if it was evaluated, with what the server sent for it (`message`).
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         mark = f"{round_number:06}-{task}"
         records = {kind: write_tensors(self.folder, f"{kind}-{mark}.safetensors", own) for kind, own in tensors.items()}
+        records = self._content["tensors"] | records
         given = Given(round_number, digest(request), write_bytes(self.folder, f"answer-{mark}", answer))
+        evaluated = self._evaluated
+        if scores is not None:
+            evaluated = {
+                "round": round_number,
+                "tensors": records,  # files are never written over: these stay as they are
+                "message": write_bytes(self.folder, f"message-{mark}", message),
+                "scores": evaluated.get("scores", {}) | {str(round_number): scores.model_dump()},
+            }
         self._write(
             {
                 "trained": trained,
                 "settled": settled,
-                "tensors": self._content["tensors"] | records,
+                "tensors": records,
                 "given": self._content["given"] | {task: given},
+                "evaluated": evaluated,
             }
         )
 
@@ -131,8 +186,11 @@ class Vault:
 
     def _clear(self) -> None:
         """Take away what no longer counts."""
-        named = {record["file"] for record in self._content["tensors"].values()}
-        named |= {Given(*given).answer["file"] for given in self._content["given"].values()}
+        evaluated = self._evaluated
+        counts = [*self._content["tensors"].values(), *evaluated.get("tensors", {}).values()]
+        counts += [Given(*given).answer for given in self._content["given"].values()]
+        counts += [evaluated["message"]] if evaluated else []
+        named = {MANIFEST, *(record["file"] for record in counts)}
         for path in self.folder.iterdir():
-            if path.name not in named | {MANIFEST}:
+            if path.name not in named:
                 path.unlink()
