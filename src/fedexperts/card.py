@@ -30,8 +30,8 @@ def card(
     last = "the model in this folder"
     if model.settled:
         last = (
-            "the model as it was trained last, which this client's validation data spoke against: this folder has "
-            "the one that it falls back on, whose accuracy is not in the table"
+            "the model as it was trained last, for which this client's validation data did not speak (or there were "
+            "none to compare): this folder has the one that it falls back on, whose accuracy is not in the table"
         )
     return "\n".join(
         [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedexperts import api
-from fedexperts.engine.ranks import divided
+from fedexperts.engine.ranks import divided, not_one_each
 from fedexperts.measure import FETCHES, HISTORY, LABELS, Record
 
 HERE = Path(__file__).parent
@@ -30,6 +30,21 @@ def torchrun(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_the_largest_go_first_to_who_has_least() -> None:
     assert divided({0: 1, 1: 5, 2: 3, 3: 3}, 2) == {1: 0, 2: 1, 3: 1, 0: 0}
     assert divided({7: 2.0}, 3) == {7: 0}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        (["a", "b"], ""),
+        ([None, None], ""),
+        (["a", "a"], "2 processes have 1 GPU between them, and each needs one of its own"),
+        (["a", "a", "b"], "3 processes have 2 GPUs between them, and each needs one of its own"),
+        (["a", None], "2 processes have 1 GPU between them, and each needs one of its own (1 see none)"),
+        (["a", "a", None], "3 processes have 1 GPU between them, and each needs one of its own (1 see none)"),
+    ],
+)
+def test_each_process_has_a_gpu_of_its_own_or_none_has_one(gpus: list[str | None], said: str) -> None:
+    assert not_one_each(gpus) == said
 
 
 @pytest.mark.federation  # it takes both cores for two minutes

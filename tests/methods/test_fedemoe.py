@@ -243,7 +243,8 @@ def test_flops_are_those_of_the_experts_that_samples_used(
     exchange: str, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that the training really does is counted beside. It is a little less: where no sample of a batch asks SE, it
-    goes no way back through the routers, and an exchange that teaches SE needs no gradient of what SE reads.
+    goes no way back through the routers; an exchange that teaches SE needs no gradient of what SE reads; and where
+    SE teaches, a sample may use fewer sub-experts than a full tree would let it.
     """
     history, counted = History(None), list[int]()
     options = {"width": 64, "hidden": 48, "scale_every": 1, "limit": 5, "threshold": 0.0, "exchange": exchange}

@@ -54,10 +54,9 @@ class Ranks:
                 f"device '{asked}' would be that of all {self.size} processes; under torchrun there is: auto, cuda, cpu"
             )
         used = self.notes(str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None)
-        if (gpus := len(set(used))) < self.size and None not in used:
+        if why := not_one_each(used):
             raise SettingsError(
-                f"{self.size} processes have {gpus} GPU{'s' * (gpus > 1)} between them, and each needs one of its own; "
-                "give torchrun --nproc-per-node=N with as many as a machine has GPUs, or the run --device cpu"
+                f"{why}; give torchrun --nproc-per-node=N with as many as a machine has GPUs, or the run --device cpu"
             )
 
     def notes(self, note: Any) -> list[Any]:
@@ -98,6 +97,16 @@ class Ranks:
             if wrong is not None:
                 raise getattr(errors, wrong[0], FedExpertsError)(wrong[1])
         return result  # type: ignore[return-value]  # without an error there is one
+
+
+def not_one_each(gpus: Sequence[str | None]) -> str:
+    """What is wrong with the GPUs that processes have, if each must have one of its own, or none any."""
+    there = set(gpus) - {None}
+    if not there or (None not in gpus and len(there) == len(gpus)):
+        return ""
+    some = f"{len(there)} GPU{'s' * (len(there) > 1)} between them, and each needs one of its own"
+    without = f" ({gpus.count(None)} see none)" * (None in gpus)
+    return f"{len(gpus)} processes have {some}{without}"
 
 
 @cache

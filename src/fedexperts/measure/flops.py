@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedexperts.engine import Clients, Job, Observer, Query, Simulation
 from fedexperts.methods import Batch, State, part_of
-from fedexperts.models import SparseExperts
+from fedexperts.models import SparseExperts, form
 
 Put = Callable[[Tensor], Tensor]
 
@@ -22,15 +22,17 @@ class FlopMeter(Observer):
     clients have many widths, and arithmetic would cost more than their training. A client's FLOPs are those times its
     steps. Products and convolutions count, element-wise work does not.
 
-    Nothing may hang on which client's batch that was. So a sample goes through as many experts as it may choose, which
-    are taken to be alike (the first of them); where the method tells how many samples each expert had in the training
-    (`Method.uses`) a step is counted without them, and a sample's way through each of them.
+    Nothing may hang on which client's batch that was. So where samples choose experts, each goes through as many as it
+    may choose, which are taken to be alike (the first of them). Where the method tells how many samples each expert had
+    in the training (`Method.uses`), a step is counted without those, and a sample's way through each of them, in the
+    stage where that is longest.
     """
 
     def __init__(self, run: Clients | None = None) -> None:
         """`run`: whose clients train, where there is no simulation that says so when it starts."""
         self.present: dict[int, int] = {}
         self._known: dict[Hashable, int] = {}
+        self._known_ways: dict[Hashable, list[int]] = {}
         self._run = run
 
     def started(self, simulation: Simulation) -> None:
@@ -39,15 +41,13 @@ class FlopMeter(Observer):
     def trained(self, round_number: int, job: Job) -> None:
         told = self._told(job)
         per_step = [self._step(job, number, tuple(told)) for number in range(len(job.lessons))]
+        per_use = {place: self._ways(job, place) for place in told}
         for position, client in enumerate(job.cohort.clients):
-            self.present[client.id] = sum(
-                flops * lesson.steps[position] for flops, lesson in zip(per_step, job.lessons, strict=True)
+            steps = zip(per_step, (lesson.steps[position] for lesson in job.lessons), strict=True)
+            uses = (
+                (n, flops) for place in told for n, flops in zip(told[place][position], per_use[place], strict=True)
             )
-            for place, uses in told.items():
-                each = enumerate(uses[position])
-                self.present[client.id] += sum(
-                    round(count) * self._pass(job, place, expert) for expert, count in each if count
-                )
+            self.present[client.id] = sum(n * flops for n, flops in (*steps, *uses))
             if job.collected is not None:
                 self.present[client.id] += self._sample(job.collected) * job.collected.counts[position]
 
@@ -59,15 +59,19 @@ class FlopMeter(Observer):
         assert self._run is not None
         return self._run
 
-    def _told(self, job: Job) -> dict[str, list[list[float]]]:
-        """Of each place with experts whose uses the method tells: clients × experts."""
+    def _told(self, job: Job) -> dict[str, list[list[int]]]:
+        """Of each place with experts whose uses the method tells: clients × experts. A device is waited for once."""
         each = [self.run.method.uses(own) for own in job.cohort.each()]
-        return {place: torch.stack([uses[place] for uses in each]).tolist() for place in each[0]}
+        if not each[0]:
+            return {}
+        together = torch.stack([torch.cat([*uses.values()]) for uses in each]).long().cpu()
+        found = torch.split(together, [len(uses) for uses in each[0].values()], dim=1)
+        return {place: uses.tolist() for place, uses in zip(each[0], found, strict=True)}
 
     def _sample(self, query: Query) -> int:
         """A sample's forward pass."""
         program = query.cohort.program
-        key = (program.signature, query.function.__qualname__)
+        key = (program, query.function.__qualname__)
         if key not in self._known:
             program.train_only(())
             call, x = program.bind(query.function), self.run.data.x(query.index[0, :1])
@@ -78,13 +82,25 @@ class FlopMeter(Observer):
             self._known[key] = _count(forward)
         return self._known[key]
 
-    def _pass(self, job: Job, place: str, expert: int) -> int:
-        """A sample's way through an expert and back, in the stage where it is longest."""
-        found = []
-        for number, lesson in enumerate(job.lessons):
-            with_it, without = (self._step(job, number, (place,), through) for through in ((expert,), ()))
-            found.append((with_it - without) // lesson.order.shape[2])
-        return max(found)
+    def _ways(self, job: Job, place: str) -> list[int]:
+        """A sample's way through each of the experts and back, in the stage where it is longest."""
+        lessons = {n: one for n, one in enumerate(job.lessons) if part_of(place) in one.stage.parts}
+        widths = tuple((number, one.stage.identity, one.order.shape[2]) for number, one in lessons.items())
+        key = (job.cohort.program, place, widths)
+        if key not in self._known_ways:
+            forms = [form(expert) for expert in job.cohort.program.model.get_submodule(place).children()]
+            ways = {
+                form: max(
+                    (
+                        (self._step(job, number, (place,), (expert,)) - self._step(job, number, (place,))) // width
+                        for number, _, width in widths
+                    ),
+                    default=0,
+                )
+                for form, expert in {form: expert for expert, form in enumerate(forms)}.items()
+            }
+            self._known_ways[key] = [ways[form] for form in forms]
+        return self._known_ways[key]
 
     def _step(self, job: Job, number: int, told: tuple[str, ...], through: tuple[int, ...] = ()) -> int:
         """A step of a stage; where it trains experts in places that are `told`, samples go `through` these only."""
@@ -92,7 +108,7 @@ class FlopMeter(Observer):
         apart = tuple(place for place in told if part_of(place) in lesson.stage.parts)
         # Of a model that grows more is sent: what a step costs then has not been counted yet.
         sent, width = len(job.sent[0].tensors), lesson.order.shape[2]
-        key = (job.cohort.program.signature, number, lesson.stage.identity, width, sent, apart, through)
+        key = (job.cohort.program, number, lesson.stage.identity, width, sent, apart, through)
         if key not in self._known:
             index, program = lesson.order[0, 0], job.cohort.program
             program.train_only(lesson.stage.parts)

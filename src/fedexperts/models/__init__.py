@@ -4,7 +4,7 @@ from fedexperts.models.backbones import BatchNorm
 from fedexperts.models.classifier import Classifier
 from fedexperts.models.cnn import ConvExtractor, Shape
 from fedexperts.models.elastic import ElasticExpert
-from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, best_of, cut, strongest
+from fedexperts.models.experts import BlockExperts, DenseExperts, SparseExperts, best_of, cut, form, strongest
 from fedexperts.models.gate import DeepGate, Gate, GateActivation, GateNorms, GateStart, SwitchNorm
 from fedexperts.models.mlp import TableExtractor
 from fedexperts.models.outline import Outline, Stem
@@ -35,6 +35,6 @@ __all__ = [
     "ConvExtractor", "DeepGate", "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation", "GateNorms",
     "GateStart", "ModelRef", "ModelSource", "Outline", "OwnModel", "Parts", "Shape", "SparseExperts", "Stem",
     "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "best_of", "blank", "build", "check_model",
-    "check_own", "cut", "flat", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "place_of",
+    "check_own", "cut", "flat", "form", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "place_of",
     "reads_text", "smallest", "split", "strongest", "told_apart",
 ]  # fmt: skip

@@ -97,7 +97,7 @@ class BlockExperts(DenseExperts):
         samples, per_sample = chosen.shape
         experts: list[nn.Sequential] = list(self.children())  # type: ignore[arg-type]
         pairs, blocks = samples * per_sample, samples * per_sample // BLOCK + len(experts)
-        linear, alike = all(map(_is_linear, experts)), len(set(map(_form, experts))) == 1
+        linear, alike = all(map(_is_linear, experts)), len(set(map(form, experts))) == 1
         if not alike or samples * len(experts) <= (SPARE_LINEAR if linear else SPARE) * blocks * BLOCK:
             return (
                 _through_all(experts, x, chosen, weights) if linear and alike else super().forward(x, chosen, weights)
@@ -121,8 +121,8 @@ def _is_linear(expert: nn.Sequential) -> bool:
     return all(isinstance(layer, nn.Linear) or not layer.state_dict() for layer in expert)
 
 
-def _form(expert: nn.Module) -> Hashable:
-    """The same for experts whose layers can be one product."""
+def form(expert: nn.Module) -> Hashable:
+    """The same for experts that compute alike, with other values: each of their layers can be one product."""
     return tuple(
         (type(layer), *(tensor.shape for tensor in layer.state_dict().values())) for layer in expert.children()
     )
