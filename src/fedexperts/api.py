@@ -39,7 +39,6 @@ from fedexperts.measure import (
     lacking,
     privacy_of,
     read_labels,
-    run_before,
     write_labels,
 )  # fmt: skip
 from fedexperts.methods import Beginning, State, method_class, registry
@@ -56,7 +55,11 @@ class Result:
     record: Record
     simulation: Simulation = field(repr=False)
     folder: Path | None = None
-    before: Record | None = field(default=None, repr=False)  # of the run whose end was this one's beginning
+
+    @property
+    def before(self) -> Record | None:
+        """The record of the run whose end was this one's beginning, if it had one and that is still there."""
+        return self.record.before
 
     @property
     def history(self) -> Sequence[Row]:
@@ -268,7 +271,7 @@ def resume(
     simulation, history = _assemble(settings, _again(task, settings, folder), folder, observers)
     if (folder / STATE / MANIFEST).exists():
         simulation.restore()
-        return _complete(simulation, history, folder, _before(simulation, folder))
+        return _complete(simulation, history, folder)
     if simulation.leads:
         for name in (HISTORY, FETCHES):  # stopped before the first checkpoint: from the beginning
             (folder / name).unlink(missing_ok=True)
@@ -281,7 +284,7 @@ def load(folder: str | Path, data_dir: Path | None = None, task: Given | None = 
     record, settings = Record.load(folder), _saved_settings(folder, data_dir)
     simulation, _ = _assemble(settings, _again(task, settings, folder), folder, (), alone=True)
     simulation.restore()
-    return Result(record, simulation, folder, _before(simulation, folder))
+    return Result(record, simulation, folder)
 
 
 def _again(task: Given | None, settings: Settings, folder: Path) -> Task | None:
@@ -382,13 +385,9 @@ def first_phase(settings: Settings, beginning: Beginning) -> Settings:
     return settings_for(beginning.method, {**shared, **beginning.values})
 
 
-def _before(simulation: Simulation, folder: Path) -> Record | None:
-    """The record of the run that this one began with, if it did and that is still there."""
-    place = run_before(simulation.settings, folder)
-    return None if place is None else Record.load(place)
-
-
-def _complete(simulation: Simulation, history: History, folder: Path | None, before: Record | None) -> Result:
+def _complete(
+    simulation: Simulation, history: History, folder: Path | None, began_with: Record | None = None
+) -> Result:
     task = simulation.task
     if folder is not None and simulation.leads:
         write_labels(folder / LABELS, task.dataset.class_names, task.client_names, task.counts)
@@ -412,7 +411,7 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         privacy=privacy,
         spent=simulation.profile.spent if simulation.profile else None,
         fingerprint=simulation.fingerprint,
-        began_with=None if before is None else before.curve,
+        began_with=began_with,
         folder=folder,
     )
 
@@ -426,4 +425,4 @@ def _complete(simulation: Simulation, history: History, folder: Path | None, bef
         led(write)
     for observer in simulation.observers:
         observer.completed(folder)
-    return Result(record, simulation, folder, before)
+    return Result(record, simulation, folder)

@@ -16,7 +16,7 @@ from fedexperts.analyses import POOL, Pool
 from fedexperts.config import Settings
 from fedexperts.engine import scaled
 from fedexperts.errors import MethodError, SavedStateError
-from fedexperts.measure import COLUMNS, SUMMARY, Figure, Record
+from fedexperts.measure import COLUMNS, HISTORY, SUMMARY, Figure, Record
 from fedexperts.methods import Model
 
 
@@ -59,7 +59,7 @@ def test_the_choice_against_the_base_at_its_best():
     own = made_up(base_validation, base_test, [3, 5, 7], method="fedrod")
     record = made_up(VALIDATION, TEST, [1, 2, 3])
     assert analyses.mixture(record).selected is None
-    found = analyses.mixture(replace(record, began_with=own.curve))
+    found = analyses.mixture(replace(record, began_with=own))
     assert (found.base.round, found.selected.base.round) == (1, 5)
     assert found.selected.base == own.figures["selected"]
     # Chosen are 0.8 (base), 0.7 and 0.5 (mixture), 0.5 (base), with validation accuracies 0.9, 0.8, 0.6 and 0.5.
@@ -67,11 +67,12 @@ def test_the_choice_against_the_base_at_its_best():
     assert not found.selected.favoured.any()
     assert (found.selected.gains.worse, found.selected.misled) == (3, 0)
     assert found.gains.points.tolist() == [0, 30, -10, 0]  # over the last round, as before
-    lower = made_up([base_validation[0], [0.9, 0.79, 0.7, 0.5]], base_test[:2], [3, 5], method="fedrod")
-    assert analyses.mixture(replace(record, began_with=lower.curve)).selected.misled == 1  # client 1
-    by_samples = made_up([[0.9] * 3 + [0.1], [0.4] * 3 + [0.9]], base_test[:2], [3, 5], method="fedrod")
+    lower = made_up([base_validation[0], [0.9, 0.79, 0.7, 0.5], VALIDATION[0]], base_test, [3, 5, 7], method="fedrod")
+    assert analyses.mixture(replace(record, began_with=lower)).selected.misled == 1  # client 1
+    small_or_large = [[0.9] * 3 + [0.1], [0.4] * 3 + [0.9], VALIDATION[0]]
+    by_samples = made_up(small_or_large, base_test, [3, 5, 7], method="fedrod")
     rounds = [
-        analyses.mixture(replace(record, began_with=by_samples.curve), samples).selected.base.round
+        analyses.mixture(replace(record, began_with=by_samples), samples).selected.base.round
         for samples in (False, True)
     ]
     assert rounds == [3, 5]
@@ -79,7 +80,23 @@ def test_the_choice_against_the_base_at_its_best():
 
 def test_a_base_with_other_clients_is_not_held_against():
     few = made_up([[0.5] * 3], [[0.5] * 3], [1], method="fedrod")
-    assert analyses.mixture(replace(made_up(VALIDATION, TEST, [1, 2, 3]), began_with=few.curve)).selected is None
+    assert analyses.mixture(replace(made_up(VALIDATION, TEST, [1, 2, 3]), began_with=few)).selected is None
+
+
+def test_a_base_that_did_not_end_where_the_run_began_is_another_one():
+    record = made_up(VALIDATION, TEST, [1, 2, 3])
+
+    def at_hand(last: list[float]) -> bool:
+        base = made_up([[0.9] * 4, [0.5] * 4], [[0.9] * 4, last], [1, 2], method="fedrod")
+        return analyses.mixture(replace(record, began_with=base)).selected is not None
+
+    assert at_hand(TEST[0])
+    assert at_hand([0.8, 0.4, 0.6, 0.5 + 0.002])  # 0.08 of 100 samples: rounding
+    assert not at_hand([0.8, 0.4, 0.6, 0.5 + 0.003])
+    assert not at_hand([0.9, 0.4, 0.6, 0.475])  # by samples as good, but not client by client
+    assert not at_hand(TEST[1])
+    began_late = replace(made_up(VALIDATION, TEST, [2, 3, 4]), began_with=made_up(VALIDATION, TEST, [1, 2, 3]))
+    assert began_late.before is None
 
 
 def test_as_good_is_no_reason_to_use_the_mixture():
@@ -208,13 +225,28 @@ def test_the_base_is_found_where_the_run_goes_on_from_it(run, tmp_path):
     (tmp_path / "here").rename(tmp_path / "there")  # moved together
     there = tmp_path / "there"
     assert found(there / "run") == expected
+    again = quick | {"rounds": 3, "evaluate_every": 1, "lr": 0.3}
+    other = fedexperts.run("fedper", task, out=tmp_path / "here" / "base", **again)
+    assert other.record.fingerprint == Record.load(there / "run").fingerprint
+    assert found(there / "run") == expected  # where --from found it lies another one now: that of the run is beside it
     summary = (there / "base" / SUMMARY).read_text()
     (there / "base" / SUMMARY).write_text(summary.replace('"data": ', '"data": 1'))
     assert found(there / "run") is None  # other data, or another split of them
     (there / "base" / SUMMARY).write_text("{")
     assert found(there / "run") is None  # it cannot be read
+    (there / "base" / SUMMARY).write_text(summary)
+    history = (there / "base" / HISTORY).read_bytes()
+    for damaged in (b"\xff" + history, b"", history.replace(b",", b";"), history.split(b"\n")[0] + b"\n"):
+        (there / "base" / HISTORY).write_bytes(damaged)
+        assert found(there / "run") is None
+        assert fedexperts.load(there / "run", task=task).before is None  # and this run is none the worse
+    records = [Record.load(there / "run"), Record.so_far(there / "run")]
+    (there / "base" / HISTORY).write_bytes(history)
+    for record in (*records, Record.load(there / "run")):  # nothing of the base is read before it is asked for
+        assert record.before.figures["selected"] == expected
     shutil.rmtree(there / "base")
     assert found(there / "run") is None
+    assert fedexperts.load(there / "run", task=task).before is None
     (there / "other").rename(there / "base")
     assert found(there / "run") is None  # a run of another method
 

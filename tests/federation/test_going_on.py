@@ -197,8 +197,8 @@ def test_both_phases_in_one_command(town: tuple[Path, Neighbourhood], monkeypatc
     assert (folder / "runs" / "mixed-first" / "history.csv").read_text() == first.read_text()
     assert simulated.before is not None
     for record in (Record.load(run), simulated.record):  # the base's own run is at hand
-        assert record.began_with is not None
-        np.testing.assert_array_equal(record.began_with.test, simulated.before.curve.test)
+        assert record.before is not None
+        np.testing.assert_array_equal(record.before.curve.test, simulated.before.curve.test)
 
 
 def test_or_from_a_run_that_is_there(town: tuple[Path, Neighbourhood]) -> None:

@@ -71,7 +71,7 @@ def test_the_gain_over_the_bases_selected_round_is_said_beside_that_over_its_las
     base = make_record("fedrod", clients=3, classes=3, rounds=2)
     for row in base.rows:
         row["validation_accuracy"], row["test_accuracy"] = BEFORE[row["round"]][row["client"]]
-    assert mixture_verdict(replace(pooled, began_with=base.curve)) == (
+    assert mixture_verdict(replace(pooled, began_with=base)) == (
         f"{ALONE} FedRoD in its selected round (1): 73.33 %. Gain over that, which is what may be claimed: -6.67 "
         "points (std 4.71 over the clients, worst -10.00, 2 lose, 1 of them although their validation data were for "
         "it)."

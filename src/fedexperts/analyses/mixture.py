@@ -73,9 +73,8 @@ def mixture(record: Record, samples: bool = False) -> Mixture | None:
 
 def _against_selected(record: Record, samples: bool, chosen: Figure, validation: np.ndarray) -> Selected | None:
     """What is chosen, and the clients' validation accuracies with it, against the base's own run."""
-    before = record.began_with
-    if before is None or before.test.shape[1] != len(validation):  # in a federation a site may have come later
+    if (before := record.before) is None:
         return None
-    base = before.figures(samples, base_of(record).beforehand)["selected"]
-    there = before.validation[before.rounds == base.round][0]
+    base, curve = before.figures_by(samples)["selected"], before.curve
+    there = curve.validation[curve.rounds == base.round][0]
     return Selected(base, Difference.between(chosen.clients, base.clients), validation > there)

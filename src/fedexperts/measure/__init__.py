@@ -17,7 +17,6 @@ from fedexperts.measure.record import (
     Record,
     lacking,
     read_labels,
-    run_before,
     task_of,
     write_labels,
 )
@@ -27,5 +26,5 @@ __all__ = [
     "Cost", "Curve", "Fetches", "Figure", "FlopMeter", "History", "Kind", "Ledger", "Privacy", "Record", "Row",
     "Traffic",
     "best_round", "common_target", "cost_until", "curve", "lacking", "privacy_of", "read_history", "read_labels",
-    "run_before", "task_of", "totals", "write_labels",
+    "task_of", "totals", "write_labels",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -29,6 +29,10 @@ SETTINGS, HISTORY, LABELS, SUMMARY, STATE = (
 )
 BEFORE = "before"
 """The folder inside a run's of the run that came before it: PM-MoE's first phase."""
+DAMAGED = (ValueError, TypeError, LookupError, csv.Error)
+"""What is raised where a run's file is cut off or changed."""
+ROUNDED = 0.001
+"""The part of all predictions that rounding may turn where the same models are asked by another executor."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Record:
     privacy: Privacy | None = None  # if changes were clipped
     spent: Spent | None = None  # where the time went, of a run with --profile: in its last process
     fingerprint: int | None = None  # tells these data, split as they were, from others
-    began_with: Curve | None = field(default=None, repr=False)  # of the run whose end was this one's beginning
+    began_with: "Record | None" = field(default=None, repr=False)  # as it was given; else it is found by the folder
     folder: Path | None = None  # where it lies, with what analyses have found
 
     @cached_property
@@ -69,6 +73,27 @@ class Record:
     @cached_property
     def totals(self) -> dict[str, int]:
         return totals(self.rows)
+
+    @cached_property
+    def before(self) -> "Record | None":
+        """The run whose end was this one's beginning, if it is at hand and has not become another one."""
+        if self.began_with is not None:
+            return self.began_with if self._goes_on_from(self.began_with) else None
+        with suppress(FedExpertsError):  # its method may be gone, or that one's
+            for method, place in _before(self):
+                with suppress(FedExpertsError, OSError, *DAMAGED):
+                    if (found := Record.load(place)).settings.method == method and self._goes_on_from(found):
+                        return found
+        return None
+
+    def _goes_on_from(self, earlier: "Record") -> bool:
+        """Whether it began with that one's models: for each client they were as good in the end."""
+        first, last, samples = self.curve.test[0], earlier.curve.test[-1], self.curve.test_samples
+        if self.curve.rounds[0] != 1 or first.shape != last.shape:  # in a federation a site may have come later
+            return False
+        if self.fingerprint not in (None, earlier.fingerprint):
+            return False
+        return bool(abs(first - last) @ samples <= ROUNDED * samples.sum())
 
     def save(self, folder: Path) -> None:
         """Write what is not written while the run goes on."""
@@ -99,8 +124,7 @@ class Record:
             return None
         classes, clients, counts = read_labels(folder / LABELS)
         title = method_class(settings.method).title or settings.method
-        began_with = _began_with(settings, folder)
-        return cls(settings, title, rows, counts, classes, clients, began_with=began_with, folder=folder)
+        return cls(settings, title, rows, counts, classes, clients, folder=folder)
 
     @classmethod
     def load(cls, folder: Path) -> "Record":
@@ -125,10 +149,9 @@ class Record:
                 privacy=Privacy(**summary["privacy"]) if summary.get("privacy") else None,
                 spent=Spent(**summary["spent"]) if "spent" in summary else None,
                 fingerprint=summary.get("data"),
-                began_with=_began_with(settings, folder, summary.get("data")),
                 folder=folder,
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             raise SavedStateError(
                 f"a file of the run in {folder} is cut off or changed ({error}); "
                 f"if its state is whole, this makes it again: rm {folder / SUMMARY}; fedexperts resume {folder}"
@@ -141,30 +164,13 @@ def task_of(record: Record) -> TaskSettings:
     return task.model_copy(update={"data_dir": None})  # the same files may lie elsewhere
 
 
-def run_before(settings: Settings, folder: Path) -> Path | None:
-    """The folder of the run whose end was the beginning of the one in this folder, if it is finished and still there.
-
-    Runs that were moved lie beside each other, as they did before.
-    """
-    method = method_class(settings.method)(settings.part(TrainSettings), settings.options)
-    if (beginning := method.begins()) is None:
-        return None
-    named = beginning.folder
-    for place in [folder / BEFORE] if named is None else [named, folder.absolute().parent / named.name]:
-        if (place / SUMMARY).exists() and Settings.saved(place / SETTINGS).method == beginning.method:
-            return place
-    return None
-
-
-def _began_with(settings: Settings, folder: Path, fingerprint: int | None = None) -> Curve | None:
-    """How the run went whose end was this one's beginning; nothing where that cannot be read, or is another one now."""
-    if not registry().get(settings.method, Method).goes_on_from:
-        return None
-    with suppress(FedExpertsError, OSError):
-        if (place := run_before(settings, folder)) is not None:
-            earlier = Record.load(place)
-            return earlier.curve if fingerprint in (None, earlier.fingerprint) else None
-    return None
+def _before(run: Record) -> Iterator[tuple[str, Path]]:
+    """The method of the run that came before, and where it may lie: runs that were moved still lie side by side."""
+    method = method_class(run.settings.method)(run.settings.part(TrainSettings), run.settings.options)
+    if run.folder is not None and (beginning := method.begins()) is not None:
+        named = beginning.folder
+        for place in [run.folder / BEFORE] if named is None else [named, run.folder.absolute().parent / named.name]:
+            yield beginning.method, place
 
 
 def lacking(folder: Path, name: str) -> str:
