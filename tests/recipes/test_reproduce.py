@@ -201,6 +201,9 @@ def test_an_interrupt_ends_runs_side_by_side_and_they_go_on(cli: Cli) -> None:
     assert (code, err.strip()) == (2, "error: no run of mine.toml is finished in out")
 
 
+SAMPLES = 'published_mean = "samples"'
+
+
 @pytest.mark.parametrize(
     ("change", "words", "says"),
     [
@@ -212,6 +215,9 @@ def test_an_interrupt_ends_runs_side_by_side_and_they_go_on(cli: Cli) -> None:
         (('fedmoe = "-"', 'fedavg = "-"'), (), "has a published figure of 'fedavg', which is none of its methods"),
         (("Three", "two"), (), "two cases are called 'Two classes'"),
         (("rounds = 2", "seed = 2"), (), "name all in 'seeds'"),
+        (("title", f'shows = "cost"\n{SAMPLES}\ntitle'), (), "in a figure of 'cost' all clients count alike"),
+        (("title", f'shows = "traffic"\n{SAMPLES}\ntitle'), (), 'samples: give published_mean = "clients"'),
+        (("title", f'shows = "clients"\n{SAMPLES}\ntitle'), (), "recipe mine.toml: in a figure of 'clients'"),
         (("title", 'name = "x"\ntitle'), (), "a recipe is called as its file is"),
         (("[settings]", "[settings"), (), "mine.toml is not a TOML file"),
         (('"digits"', '"digitz"'), ("--scale", 0.5), "recipe mine.toml: "),

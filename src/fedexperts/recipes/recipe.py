@@ -18,6 +18,8 @@ CLAIMED: Kind = "selected"
 """The figure for claims of our own."""
 INHERITED = ("settings", "published_as", "published_mean", "methods", "seeds")
 """What a recipe takes from its base. Cases and claims are always its own."""
+CLIENTS_ALIKE = ("clients", "cost", "traffic")
+"""Figures with means, or rounds chosen by them, in which all clients always count alike."""
 HOME = Path(__file__).parent
 Mean = Literal["clients", "samples"]
 Values = dict[str, Any]
@@ -99,6 +101,11 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.by_samples and self.shows in CLIENTS_ALIKE:
+            raise ValueError(
+                f"in a figure of '{self.shows}' all clients count alike, and tables, sweeps and curves alone can count "
+                'samples: give published_mean = "clients"'
+            )
         folders = [case.folder for case in self.cases]
         for case in self.cases:
             if folders.count(case.folder) > 1:
