@@ -3,7 +3,7 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +93,20 @@ def drawn(page: str, series: str) -> list[float]:
     return [float(point["mean test accuracy, %"]) for point in points if point["series"] == series]
 
 
+def rewrite(folder: Path, scores: Mapping[int, tuple[Sequence[float], Sequence[float]]]) -> None:
+    """The history as it were if the clients had these validation and test accuracies in the evaluated rounds."""
+    with open(folder / "history.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    with open(folder / "history.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        for line in lines:
+            if line["test_accuracy"]:
+                validation, test = (own[int(line["client"])] for own in scores[int(line["round"])])
+                line |= {"validation_accuracy": str(validation), "test_accuracy": str(test)}
+            writer.writerow(line)
+
+
 def test_it_has_its_settings_from_the_run_that_it_goes_on_from() -> None:
     _, base, mixed = plan(read("table.toml"), Path("out"), Choice(), Reduction())
     assert mixed.needs == (base,)
@@ -175,20 +189,42 @@ def test_the_mixtures_round_is_the_selected_one_of_the_same_table(cli: Cli) -> N
     large = sizes == sizes.max()
     assert large.sum() == 1  # round 2 is the best for three clients, round 3 for the one with the most samples
     validation = {1: np.zeros(4), 2: np.where(large, 0, 0.1 + 0 * sizes), 3: np.where(large, 0.29, 0), 4: np.zeros(4)}
-    with open(folder / "history.csv", newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    with open(folder / "history.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, lines[0])
-        writer.writeheader()
-        for line in lines:
-            line["validation_accuracy"] = str(validation[int(line["round"])][int(line["client"])])
-            line["test_accuracy"] = str(int(line["round"]) / 10)
-            writer.writerow(line)
+    rewrite(folder, {number: (own, [number / 10] * 4) for number, own in validation.items()})
     record = Record.load(folder)
     assert [record.figures_by(samples)["selected"].round for samples in (False, True)] == [2, 3]
     assert cli(*command)[0] == 0
     mixed = rows()["fedper+pm-moe"]
     assert mixed["mixture"] == mixed["selected"] == "30.0000"
+
+
+def test_who_is_misled_of_those_who_lose_over_the_bases_selected_round(cli: Cli) -> None:
+    command = ("reproduce", "table.toml", "--only", "fedper+pm-moe", "--out", "out")
+    assert cli(*command)[0] == 0
+    nothing = ([0.0] * 4, [0.0] * 4)
+    last = ([0.5] * 4, [0.6] * 4)
+    rewrite(RUNS / "fedper-seed0", {2: ([0.9] * 4, [0.8] * 4), 4: last})
+    mixture = ([0.95, 0.95, 0.6, 0.4], [0.7, 0.9, 0.7, 0.9])  # the last client does without it
+    rewrite(RUNS / "fedper+pm-moe-seed0", {1: last, 2: nothing, 3: mixture, 4: nothing})
+    assert cli(*command)[0] == 0
+    base, run = (Record.load(RUNS / f"{label}-seed0").curve for label in ("fedper", "fedper+pm-moe"))
+    at_best = {"base": base.rounds.tolist().index(2), "mixture": run.rounds.tolist().index(3)}
+    lose = misled = 0
+    for client in range(4):
+        chosen = at_best["mixture"]
+        if run.validation[chosen, client] <= run.validation[0, client]:
+            chosen = 0
+        if run.test[chosen, client] < base.test[at_best["base"], client]:
+            lose += 1
+            misled += bool(run.validation[chosen, client] > base.validation[at_best["base"], client])
+    assert (lose, misled) == (
+        3,
+        1,
+    )  # the validation data of client 0 were for it, those of clients 2 and 3 for round 2 of the base
+    mixed = rows()["fedper+pm-moe"]
+    assert (mixed["used_by"], mixed["base_selected"]) == ("3", "80.0000")
+    assert (mixed["gain_selected_lose"], mixed["gain_selected_misled"]) == ("3", "1")
+    assert float(mixed["gain_selected"]) == pytest.approx((-10 + 10 - 10 - 20) / 4)
+    assert " | 3 | 1 |\n" in Path("out/table/results.md").read_text()
 
 
 def test_other_gates_go_on_from_the_same_run_and_are_one_line_of_a_sweep(cli: Cli) -> None:
