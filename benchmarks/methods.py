@@ -112,7 +112,7 @@ class Setting:
     def plain_loop(self, method: str) -> "Loop":
         sim = self.simulation(method, kind=Fewer, executor="loop", graphs=False, evaluate_every=10**6)
         assert isinstance(sim, Fewer)
-        meter = Counted(sim.data)
+        meter = Counted(sim)
         sim.observers = (*sim.observers, meter)
         some = seconds(sim.step, warm_up=2, times=1)  # the first are special: PM-MoE's makes the pool
         evaluation = seconds(sim.evaluate, warm_up=1, times=1)
