@@ -42,7 +42,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint  ## environment, lint, types and tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 40 --durations-min 3
 
 test-federation: install  ## real processes that are killed, every method over a network, every method by two processes
 	$(BIN)/python -m pytest -m federation tests/federation tests/engine/test_ranks.py

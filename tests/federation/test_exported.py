@@ -28,6 +28,7 @@ from fedexperts.measure import History, curve
 from fedexperts.measure.history import read_history
 from fedexperts.methods import part_of
 
+pytestmark = pytest.mark.federation  # together they take a minute
 Cli = Callable[..., tuple[int, str, str]]
 TASK = make_task("cnn5", sizes=(32, 29, 12))
 FIRST = {"rounds": 2, "batch_size": 16, "lr": 0.05}
