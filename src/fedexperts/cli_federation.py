@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedexperts.cli_results import wrote
+from fedexperts.cli_results import scored, wrote
 from fedexperts.completion import method_names
 from fedexperts.errors import FederationError, SettingsError
 from fedexperts.terminal import OPEN_ENDED, console, no_more
@@ -255,8 +255,7 @@ def export_model(
     check_new(out)
     site, _ = site_in(folder, data)
     found = SiteModel.of(site, run)
-    shown = ", ".join(f"{kind} {100 * figure.mean:.2f} %" for kind, figure in found.figures.items())
-    console.print(f"{found.origin}; test accuracy: {shown}", highlight=False, markup=False)
+    scored(found.origin, found.figures)
     wrote(found.export(out))
 
 

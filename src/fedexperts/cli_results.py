@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from fedexperts.terminal import console
 
 if TYPE_CHECKING:
     from fedexperts.engine import ClientModel
+    from fedexperts.measure import Figure, Kind
 
 results = typer.Typer()
 Run = Annotated[Path, typer.Argument(help="folder of a finished run", show_default=False)]
@@ -102,8 +104,7 @@ def adapt(
     with ProgressDisplay(console) as progress:
         joined = result.adapt(new, [progress], **values)
     trained = f"trained {', '.join(joined.trained)}" if joined.trained else "nothing to train: all parts are shared"
-    shown = ", ".join(f"{kind} {100 * figure.mean:.2f} %" for kind, figure in joined.figures.items())
-    console.print(f"client {new.name}: {trained}; test accuracy: {shown}", highlight=False, markup=False)
+    scored(f"client {new.name}: {trained}", joined.figures)
     wrote(joined.export(folder))
 
 
@@ -120,6 +121,12 @@ def _model(folder: Path, client: str | None, data_dir: Path | None) -> "ClientMo
         names = ", ".join(Record.load(folder).client_names)
         raise SettingsError(f"whose model? --client is one of: {names}")
     return api.load(folder, data_dir).model(client)
+
+
+def scored(what: str, figures: "Mapping[Kind, Figure]") -> None:
+    """Say what it is about, and how well a model did on its client's test data."""
+    shown = ", ".join(f"{kind} {100 * figure.mean:.2f} %" for kind, figure in figures.items())
+    console.print(f"{what}; test accuracy: {shown}", highlight=False, markup=False)
 
 
 def wrote(folder: Path) -> None:

@@ -80,8 +80,7 @@ def _private(run: Simulation, client: ClientSpec) -> set[str]:
                 f"{tuple(own[name].shape)} in its model; give it a model like the run's"
             )
     used = method.personalise(own, message)
-    come = {part_of(name) for name, tensor in used.items() if tensor is not own.get(name)}
-    if absent := {part_of(name) for name in own} - method.kept() - come:
+    if absent := {part_of(name) for name in own.keys() - used.keys()} - method.kept():
         raise MethodError(
             f"the run has no {' and no '.join(sorted(absent))} for {client.called}, whose model is {client.model}; its "
             f"clients' are {', '.join(sorted({str(spec.model) for spec in run.specs.values()}))}: give it one of these"

@@ -7,8 +7,7 @@ from fedexperts.engine import ClientModel
 from fedexperts.environment import environment
 from fedexperts.errors import FederationError, suggestion
 from fedexperts.export import save_model
-from fedexperts.federation.envelope import Plan
-from fedexperts.federation.site import Site, reading_of
+from fedexperts.federation.site import Site, plan_of, reading_of
 from fedexperts.federation.steps import MEMORY, OWN, START
 from fedexperts.federation.vault import MANIFEST, Vault
 from fedexperts.measure import STATE, Figure, History, Kind, curve
@@ -35,8 +34,7 @@ class SiteModel:
                 if vault.outdated
                 else f"this site's model has not been evaluated in run {run} yet; it can be had when it has"
             )
-        plan = plan_of(vault)
-        local = site.client(plan, reading_of(vault), kept.tensors.get(START, {}))
+        local = site.client(plan_of(vault), reading_of(vault), kept.tensors.get(START, {}))
         local.load(kept.tensors.get(OWN))
         local.hears(kept.message, kept.tensors.get(MEMORY, {}))
         history = History()
@@ -57,11 +55,6 @@ class SiteModel:
         tested = {kind: figure.mean for kind, figure in self.figures.items()}
         made = ", ".join(f"{name} {value}" for name, value in self.environment.items())
         return save_model(self.model, folder, tested, {"federation": self.origin, "exported with": made})
-
-
-def plan_of(vault: Vault) -> Plan:
-    """The plan of a run that is kept."""
-    return Plan.model_validate_json(vault.plan)
 
 
 def _named(folder: Path, run: str) -> str:

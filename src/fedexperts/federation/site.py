@@ -179,7 +179,12 @@ class Site:
 
 def _means(vault: Vault, plan: Plan) -> bool:
     """Whether a run was opened here with this very plan."""
-    return bool(vault.plan) and plan.same(Plan.model_validate_json(vault.plan))
+    return bool(vault.plan) and plan.same(plan_of(vault))
+
+
+def plan_of(vault: Vault) -> Plan:
+    """The plan of a run that is kept."""
+    return Plan.model_validate_json(vault.plan)
 
 
 def reading_of(vault: Vault) -> Reading | None:

@@ -84,22 +84,23 @@ class FlopMeter(Observer):
 
     def _ways(self, job: Job, place: str) -> list[int]:
         """A sample's way through each of the experts and back, in the stage where it is longest."""
-        lessons = {n: one for n, one in enumerate(job.lessons) if part_of(place) in one.stage.parts}
-        widths = tuple((number, one.stage.identity, one.order.shape[2]) for number, one in lessons.items())
-        key = (job.cohort.program, place, widths)
+        lessons = tuple(
+            (number, one.stage.identity, one.order.shape[2])
+            for number, one in enumerate(job.lessons)
+            if part_of(place) in one.stage.parts
+        )
+        key = (job.cohort.program, place, lessons)
         if key not in self._known_ways:
+
+            def way(expert: int, number: int, width: int) -> int:
+                return (self._step(job, number, (place,), (expert,)) - self._step(job, number, (place,))) // width
+
             forms = [form(expert) for expert in job.cohort.program.model.get_submodule(place).children()]
-            ways = {
-                form: max(
-                    (
-                        (self._step(job, number, (place,), (expert,)) - self._step(job, number, (place,))) // width
-                        for number, _, width in widths
-                    ),
-                    default=0,
-                )
-                for form, expert in {form: expert for expert, form in enumerate(forms)}.items()
+            longest = {  # of one expert of each form
+                forms[expert]: max((way(expert, number, width) for number, _, width in lessons), default=0)
+                for expert in map(forms.index, set(forms))
             }
-            self._known_ways[key] = [ways[form] for form in forms]
+            self._known_ways[key] = [longest[one] for one in forms]
         return self._known_ways[key]
 
     def _step(self, job: Job, number: int, told: tuple[str, ...], through: tuple[int, ...] = ()) -> int:
