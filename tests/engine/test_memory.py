@@ -14,9 +14,10 @@ from torch import Tensor, nn
 import fedexperts
 from fedexperts.engine import Job, Query, Simulation
 from fedexperts.engine.executors import LEAST_BATCH
-from fedexperts.engine.memory import Need, free_memory, kept_for_backward, ran_out, split
+from fedexperts.engine.memory import Need, free_memory, kept_for_backward, split
 from fedexperts.errors import RoomError
 from fedexperts.measure import History
+from fedexperts.replay import ran_out
 
 TASK = make_task()
 EVERYONE = {"participation": 1.0, "rounds": 3}

@@ -15,8 +15,9 @@ from fedexperts.config import EngineSettings, TrainSettings
 from fedexperts.engine.batches import DeviceData
 from fedexperts.engine.cohort import Job, Lesson
 from fedexperts.engine.fit import Fit
-from fedexperts.engine.graphs import Replay, StepGraphs, group, room
+from fedexperts.engine.graphs import StepGraphs, group, room
 from fedexperts.methods import State, select
+from fedexperts.replay import Replay
 
 
 class LoopGraphs(StepGraphs):

@@ -10,8 +10,9 @@ import torch
 
 from fedexperts.engine.batches import width
 from fedexperts.engine.cohort import Cohort, Job, Lesson, Received
-from fedexperts.engine.memory import USED, Need, free_memory, ran_out, split
+from fedexperts.engine.memory import USED, Need, free_memory, split
 from fedexperts.methods import Round, Stage
+from fedexperts.replay import ran_out
 
 if TYPE_CHECKING:
     from fedexperts.engine.usable import Usable

@@ -13,8 +13,6 @@ from fedexperts.methods import Method, Owner, part_of
 
 USED = 0.8
 """Of what is free so much may be used: allocators lose some between tensors, and others may want some too."""
-SHORT = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
-"""How those say it who have no class for it: torch on a CPU; CUDA itself, when it makes or starts a graph; cuBLAS."""
 BESIDE = 1.25
 """What a step takes, over what is kept for its backward pass: results on their way."""
 
@@ -31,14 +29,6 @@ def free_memory(device: torch.device) -> int | None:
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def ran_out(error: BaseException | None) -> bool:
-    """Whether an error means that memory was short; a capture that is broken off by it has one of its own."""
-    if error is None:
-        return False
-    said = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
-    return said or ran_out(error.__context__)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedexperts.engine.cohort import Query, Received
-from fedexperts.engine.graphs import Pool, Replay
 from fedexperts.methods import State
+from fedexperts.replay import Pool, Replay
 
 MOST = 128
 """Passes that are kept; the oldest goes when there are more."""

@@ -9,8 +9,8 @@ import torch
 from fedexperts.engine.cohort import Cohort
 from fedexperts.engine.executors import Executor
 from fedexperts.engine.fleet import Fleet
-from fedexperts.engine.memory import ran_out
 from fedexperts.errors import RoomError
+from fedexperts.replay import ran_out
 
 Done = TypeVar("Done")
 Work = Callable[[list[Cohort]], Done]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedexperts.config import Frozen
-from fedexperts.methods.at_server import held, loaded, step
+from fedexperts.methods.at_server import held, in_batches, loaded, step
 from fedexperts.methods.base import Batch, Method, Model, Reply, Round, Trained, weighted_mean
 from fedexperts.methods.message import Message, State, select
 from fedexperts.task import ClientSpec
@@ -94,15 +94,19 @@ class FedGen(Method):
         """The generator after this round's steps, and what it makes then."""
         teacher = weighted_mean(replies, {"head"}, equal=True)
         generator = loaded(lambda: self._generator(server["head.weight"]), server, "generator")
-        optimizer = torch.optim.Adam(generator.parameters(), self.options.generator_lr, fused=True)
         noise, classes = self._draw(replies, now, like=teacher["head.weight"])
+        on_gpu = noise.is_cuda
+        optimizer = torch.optim.Adam(generator.parameters(), self.options.generator_lr, fused=True, capturable=on_gpu)
         inputs = torch.cat([noise, F.one_hot(classes, len(teacher["head.bias"])).to(noise)], dim=1)
-        batch = self.options.generator_batch
-        learned = self.options.generator_steps * batch
-        for x, e, y in zip(*(torch.split(rows[:learned], batch) for rows in (inputs, noise, classes)), strict=True):
+
+        def learn(x: Tensor, e: Tensor, y: Tensor) -> None:
             features = generator(x)
             answer = F.linear(features, teacher["head.weight"], teacher["head.bias"])
             step(optimizer, F.cross_entropy(answer, y) + self.options.diversity * sameness(e, features))
+
+        batch = self.options.generator_batch
+        learned = self.options.generator_steps * batch
+        in_batches(learn, (inputs, noise, classes), torch.arange(learned, device=noise.device)[None], batch)
         with torch.no_grad():
             block = generator.eval()(inputs[learned:])
         return {

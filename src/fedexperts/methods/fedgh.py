@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedexperts.config import Frozen
-from fedexperts.methods.at_server import shuffled
+from fedexperts.methods.at_server import in_batches, shuffled
 from fedexperts.methods.base import Method, Model, Reply, Round, Trained
 from fedexperts.methods.classwise import rows_of_own_classes
 from fedexperts.methods.message import Message, Owner, State
@@ -52,7 +52,11 @@ class FedGH(Method):
         features, wanted = F.pad(means, (0, 1), value=1), F.one_hot(classes, len(server["head.bias"])).to(means)
         head = torch.cat([server["head.weight"].T, server["head.bias"][None]])
         rate, options = self.options.server_lr or self.train.lr, self.options
-        for x, y in shuffled(features, wanted, options.server_batch, options.server_epochs, now.stream("head")):
+
+        def learn(x: Tensor, y: Tensor) -> None:
             error = (x @ head).softmax(1) - y  # what the cross entropy's gradient is in the logits
             head.addmm_(x.T, error, alpha=-rate / len(x))
+
+        order = shuffled(len(features), options.server_epochs, now.stream("head"), features.device)
+        in_batches(learn, (features, wanted), order, options.server_batch)
         return {"head.weight": head[:-1].T.contiguous(), "head.bias": head[-1].clone()}

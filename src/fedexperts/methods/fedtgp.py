@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedexperts.methods.at_server import held, loaded, shuffled, step
+from fedexperts.methods.at_server import held, in_batches, loaded, shuffled, step
 from fedexperts.methods.base import Model, Reply, Round
 from fedexperts.methods.classwise import PROTOTYPES, between_classes, margin_contrast, next_prototypes, sums
 from fedexperts.methods.fedproto import FedProto
@@ -89,6 +89,10 @@ class FedTGP(FedProto):
         classes = torch.cat([reply.message.tensors[f"{PROTOTYPES}.classes"] for reply in replies])
         margin, size = self.margin(server, replies), self.options.server_batch or self.train.batch_size
         optimizer = torch.optim.SGD(trainer.parameters(), self.options.server_lr)
-        for some, of in shuffled(rows, classes, size, self.options.server_epochs, now.stream(PROTOTYPES)):
+
+        def learn(some: Tensor, of: Tensor) -> None:
             step(optimizer, margin_contrast(some, of, trainer(), margin))
+
+        order = shuffled(len(rows), self.options.server_epochs, now.stream(PROTOTYPES), rows.device)
+        in_batches(learn, (rows, classes), order, size)
         return trainer
