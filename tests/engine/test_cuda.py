@@ -131,10 +131,11 @@ def test_captured_steps_equal_the_cpu_loop(
     name: str, settings: dict[str, Any], executor: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Enough steps that most run as graphs. DualFed has BatchNorm behind a ReLU: it enlarges units that hardly live some
-    # hundred times in every step, so that rounding in float64 is soon seen: it learns more slowly here.
+    # hundred times in every step, so that rounding in float64 is soon seen: it learns more slowly here. With Adam most
+    # of all, which makes a step of a gradient that is nothing but rounding, such as that of a bias before a BatchNorm.
     values = {"rounds": 8} | settings
     if name == "dualfed":
-        values |= {"rounds": 3, "lr": values.get("lr", 0.05) / 10}
+        values |= {"rounds": 4, "lr": values.get("lr", 0.05) / (100 if values.get("optimizer") == "adam" else 10)}
     try:
         expected = finished(name, TASK, **values)
     except SettingsError as error:  # SCAFFOLD is for plain SGD

@@ -252,6 +252,52 @@ def test_side_by_side_is_the_same_as_one_after_another(cli: Cli) -> None:
     ]
 
 
+NETS = """
+from multiprocessing import parent_process
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+class Large(nn.Flatten):
+    def forward(self, x):
+        if parent_process() is not None and self.training:
+            with open("tried", "a+") as tried:
+                tried.write("x")
+            if Path("tried").stat().st_size <= TIMES:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super().forward(x)
+
+
+def large(shape, classes):
+    return {"extractor": nn.Sequential(Large(), nn.Linear(64, 8)), "head": nn.Linear(8, classes)}
+"""
+CROWD = MINE.split('[[cases]]\nname = "Three')[0].replace("fedmoe = 95.5", "fedavg = 95.5")
+
+
+def test_a_run_without_room_beside_others_goes_on_alone_and_is_an_error_then(cli: Cli) -> None:
+    methods = 'methods = { standalone = { model = "nets:large" }, fedavg = {} }'
+    Path("mine.toml").write_text(CROWD.replace('methods = ["standalone", "fedmoe"]', methods))
+    said = "Two classes · Standalone · seed 0 has no room beside the others and goes on later; side by side are now 1"
+
+    def tried(times: int, out: str) -> tuple[int, str, str]:
+        Path("nets.py").write_text(NETS.replace("TIMES", str(times)))
+        Path("tried").write_text("")
+        return cli("reproduce", "mine.toml", "--out", out, "--jobs", "2")
+
+    code, out, err = tried(10**6, "never")
+    assert code == 2
+    assert "error: Two classes · Standalone · seed 0: a client alone does not fit into the memory of cpu" in err
+    assert said in out
+    assert "FedAvg · seed 0: last" in out, "the other one is finished all the same"
+    once = Path("tried").stat().st_size // 2  # so often it tries before it gives up, each of the two times
+    code, out, err = tried(once, "later")
+    assert (code, err) == (0, "")
+    assert said in out
+    assert [row["method"] for row in rows("later")] == ["standalone", "fedavg"]
+
+
 def test_several_recipes_share_their_runs(cli: Cli) -> None:
     Path("other.toml").write_text(
         'base = "mine.toml"\nsource = "Nobody 2024, Table 2"\nmethods = ["fedavg", "fedmoe"]\n'

@@ -1,6 +1,5 @@
 """Work with many clients, as many at a time as the device has room for."""
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -10,7 +9,7 @@ from fedexperts.engine.cohort import Cohort
 from fedexperts.engine.executors import Executor
 from fedexperts.engine.fleet import Fleet
 from fedexperts.errors import RoomError
-from fedexperts.replay import ran_out
+from fedexperts.replay import give_back, ran_out
 
 Done = TypeVar("Done")
 Work = Callable[[list[Cohort]], Done]
@@ -72,6 +71,4 @@ class Waves:
                 f"a client alone does not fit into the memory of {self.device}; a smaller --batch-size or a smaller "
                 f"model would need less ({reason.splitlines()[0]})"
             )
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back()

@@ -14,10 +14,11 @@ from fedexperts import api, data
 from fedexperts.config import TaskSettings, TrainSettings
 from fedexperts.data import Dataset
 from fedexperts.engine import Observer, specs_for
-from fedexperts.errors import DivergedError, SavedStateError, SettingsError
+from fedexperts.errors import DivergedError, RoomError, SavedStateError, SettingsError
 from fedexperts.measure import MEANING, STATE, Record
 from fedexperts.methods import method_class
 from fedexperts.recipes.plan import Cell
+from fedexperts.replay import give_back, ran_out
 from fedexperts.report.progress import ProgressDisplay
 from fedexperts.report.table import percent
 from fedexperts.task import Task
@@ -63,7 +64,7 @@ def reproduce(
     display.many(done, total=done + len(missing))
     aside = jobs > 1 and len(missing) > 1
     alone = [display, *observers, *trackers]
-    for outcome in _side_by_side(missing, jobs, trackers) if aside else _one_by_one(missing, alone, display):
+    for outcome in _side_by_side(missing, jobs, trackers, display) if aside else _one_by_one(missing, alone, display):
         outcomes[outcome.cell] = outcome
         display.finished(str(outcome))
         if not keep_models:
@@ -125,18 +126,30 @@ def _one_by_one(missing: Sequence[Cell], observers: Sequence[Observer], display:
         yield _run(cell, observers)
 
 
-def _side_by_side(missing: Sequence[Cell], jobs: int, trackers: Sequence[Tracker]) -> Iterator[Outcome]:
-    """Each as soon as those that it begins with are there. None is handed out before somebody is free for it."""
-    waiting, running = dict.fromkeys(missing), dict[Future[Outcome], Cell]()
+def _side_by_side(
+    missing: Sequence[Cell], jobs: int, trackers: Sequence[Tracker], display: ProgressDisplay
+) -> Iterator[Outcome]:
+    """Each as soon as those that it begins with are there. None is handed out before somebody is free for it.
+
+    One that has no room beside the others goes on when one of them is over, with fewer side by side from then on.
+    """
+    waiting, running = dict.fromkeys(missing), dict[Future[Outcome | str], Cell]()
     with _workers(min(jobs, len(missing))) as pool:
         while waiting or running:
             unfinished = {*waiting, *running.values()}
             ready = [cell for cell in waiting if unfinished.isdisjoint(cell.needs)]
             for cell in ready[: jobs - len(running)]:
                 del waiting[cell]
-                running[pool.submit(_run, cell, trackers)] = cell
+                running[pool.submit(_beside, cell, trackers)] = cell
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                yield replace(done.result(), cell=running.pop(done))
+                outcome, cell = done.result(), running.pop(done)
+                if isinstance(outcome, Outcome):
+                    yield replace(outcome, cell=cell)
+                    continue
+                if jobs == 1:
+                    raise RoomError(f"{cell.name}: {outcome}")
+                waiting, jobs = {cell: None, **waiting}, max(1, len(running))
+                display.say(f"{cell.name} has no room beside the others and goes on later; side by side are now {jobs}")
 
 
 @contextmanager
@@ -188,6 +201,18 @@ def look(cell: Cell) -> Outcome | None:
     except DivergedError as error:
         return Outcome(cell, None, str(error))
     return None if record is None else Outcome(cell, record)
+
+
+def _beside(cell: Cell, observers: Sequence[Observer]) -> Outcome | str:
+    """A run in a process of its own, or why there was no room for it. What it had is there for others then."""
+    try:
+        return _run(cell, observers)
+    except (RoomError, RuntimeError, MemoryError) as error:
+        if not (isinstance(error, RoomError) or ran_out(error)):
+            raise
+        return str(error).splitlines()[0]
+    finally:
+        give_back()
 
 
 def _run(cell: Cell, observers: Sequence[Observer]) -> Outcome:

@@ -70,6 +70,10 @@ class ProgressDisplay(Observer):
             self._progress.remove_task(self._task)
             self._task = None
         self._progress.advance(self._all)
+        self.say(line)
+
+    def say(self, line: str) -> None:
+        """Something for the reader, above the bars."""
         self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def started(self, simulation: Simulation) -> None:
