@@ -42,7 +42,7 @@ PAPERS = {
         *("table1", "table2", "table3", "table4", "table5", "table6", "table7"),
         *("table14", "table15", "table16", "table17"),
         *("figure3", "figure4", "figure5", "figure6", "figure7", "figure8"),
-        *("growth", "readings"),  # ours
+        *("growth", "readings", "rate"),  # ours
     },
     "pm-moe": {
         *("table1", "table2", "table3", "table4"),
