@@ -22,7 +22,7 @@ from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Method, Model, State, registry
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from fedexperts.engine.memory import Need, free_memory, kept_for_backward, ran_o
 from fedexperts.errors import RoomError
 from fedexperts.measure import History
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 EVERYONE = {"participation": 1.0, "rounds": 3}
 
 
