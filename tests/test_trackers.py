@@ -81,7 +81,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     settings = HParamsPluginData.FromString(content).session_start_info.hparams
     assert settings["lr"].number_value == 0.05
-    assert settings["model"].string_value == "cnn5,cnn4"
+    assert settings["model"].string_value == "cnn5/8,cnn4/8"
     assert settings["method"].string_value == "fedper"
 
 
@@ -142,7 +142,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [found] = client.search_runs(experiment)
     assert found.info.status == "FINISHED"
     assert found.data.params["method"] == "fedper"
-    assert found.data.params["model"] == "cnn5,cnn4"
+    assert found.data.params["model"] == "cnn5/8,cnn4/8"
     assert found.data.params["rounds"] == "4"
     series: Series = {}
     for name in found.data.metrics:

@@ -1,6 +1,7 @@
 """The catalogue of methods: what their classes say, what a small run of each shows, and where they were measured."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 from costs import CLIENTS, ROUNDS, TASK, Cost, Dry, dry_runs
@@ -52,7 +53,7 @@ def _section(name: str, entry: Entry, dry: Dry) -> str:
     if entry.options:
         rows = [[f"`--{option}`", *_default(said)] for option, said in entry.options.items()]
         pieces.append(table(["option", "what", "by itself"], rows))
-    if used := [recipe for recipe in recipes.shipped() if _uses(recipe, name)]:
+    if used := [recipe for recipe in recipes.shipped() if name in _methods_of(recipe)]:
         pieces.append("Recipes: " + ", ".join(f"[{recipe}](recipes.md#{anchor(recipe)})" for recipe in used) + ".")
     if measured := list(_measured(name, entry.title)):
         pieces.append("Measured in: " + "; ".join(measured) + ".")
@@ -83,10 +84,12 @@ def _default(said: str) -> tuple[str, str]:
     return cell(what), f"`{default.removesuffix(']')}`" if default else "–"
 
 
-def _uses(recipe: str, method: str) -> bool:
+@cache
+def _methods_of(recipe: str) -> set[object]:
+    """Those that it uses; read once, not once for every method."""
     found = recipes.read(recipe)
     every = [found.methods_of(case) for case in found.cases]
-    return any(method == own.get("method", label) for methods in every for label, own in methods.items())
+    return {own.get("method", label) for methods in every for label, own in methods.items()}
 
 
 def _measured(name: str, title: str) -> list[str]:

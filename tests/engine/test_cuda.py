@@ -25,7 +25,7 @@ from fedexperts.methods.at_server import in_batches, shuffled, step
 from fedexperts.replay import Pool, Replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from fedexperts.errors import RoomError
 from fedexperts.measure import History
 from fedexperts.replay import ran_out
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 EVERYONE = {"participation": 1.0, "rounds": 3}
 
 

@@ -35,7 +35,7 @@ def test_the_parts_sum_to_the_whole() -> None:
 
 @pytest.mark.parametrize(("rounds", "traced"), [(1, 1), (5, TRACED)])
 def test_a_few_rounds_are_traced(tmp_path: Path, rounds: int, traced: int) -> None:
-    finished("fedavg", make_task("cnn5"), rounds=rounds, profile=True, checkpoint_every=1, folder=tmp_path / "state")
+    finished("fedavg", make_task("cnn5/8"), rounds=rounds, profile=True, checkpoint_every=1, folder=tmp_path / "state")
     events = json.loads((tmp_path / TRACE).read_text())["traceEvents"]
     spans = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
     assert {*PHASES} - {*spans} == {"other"}

@@ -17,7 +17,7 @@ from fedexperts.measure import privacy_of
 from fedexperts.measure.privacy import epsilon
 from fedexperts.methods import Channel, Message, method_class, registry
 
-TASK = make_task(sizes=(32, 29, 12))
+TASK = make_task("cnn5,cnn4", sizes=(32, 29, 12))
 UNBOUNDED = {
     "fd": "logits",
     "fedcac": "mask",

@@ -13,7 +13,7 @@ from fedexperts.methods.fedmoe import FedMoE
 from fedexperts.methods.standalone import Standalone
 from fedexperts.task import ClientSpec
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 
 
 @pytest.mark.parametrize(("participation", "expected"), [(1.0, 6), (0.5, 3), (0.01, 1)])

@@ -4,8 +4,8 @@ import math
 
 from torch import nn
 
-FEATURES = 500
-"""As many as cnn5 gives, so that a method can add what both find."""
+FEATURES = 62
+"""As many as cnn5/8 gives, so that a method can add what both find."""
 
 
 def small(shape: tuple[int, ...], classes: int) -> nn.Module:

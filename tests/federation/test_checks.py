@@ -15,7 +15,7 @@ from fedexperts.errors import FederationError
 from fedexperts.federation.envelope import Answer, AnswerHead, Request, Task
 from fedexperts.methods import Message
 
-TASK = make_task("cnn5", sizes=(20, 16, 12))
+TASK = make_task("cnn5/8", sizes=(20, 16, 12))
 
 
 def changed(**changes: torch.Tensor | None) -> Callable[[Message], Message]:
@@ -43,7 +43,7 @@ BAD = {
         lambda m: Message(m.tensors, m.numbers | {"votes": 3.0}),
         "its numbers are samples, votes where samples are",
     ),
-    "huge": (changed(x__y=torch.zeros(10**6)), "a reply of 6,.* bytes where at most 2,"),
+    "huge": (changed(x__y=torch.zeros(10**6)), "a reply of 4,.* bytes where at most 110,"),
 }
 
 

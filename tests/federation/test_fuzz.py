@@ -27,7 +27,7 @@ from fedexperts.methods import Message
 from fedexperts.task import Task as RunTask
 
 Spoil = Callable[[bytes], bytes]
-TASK = make_task("cnn5", sizes=(20, 16, 12))
+TASK = make_task("cnn5/8", sizes=(20, 16, 12))
 HEALTH = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 

@@ -21,7 +21,7 @@ from fedexperts.measure import SUMMARY, Record
 from fedexperts.methods import Message, registry
 from fedexperts.task import Task as RunTask
 
-TASK = make_task("cnn5", sizes=(20, 16, 12))
+TASK = make_task("cnn5/8", sizes=(20, 16, 12))
 FIRST = {"rounds": 2, "batch_size": 16, "lr": 0.05}
 GATE = {"gate_lr": 0.05, "gate_depth": 1, "gate_start": "kaiming"}
 BASES = [kind.name for kind in registry().values() if kind.personal and kind.name != "fedper"]
@@ -152,7 +152,7 @@ def test_a_site_goes_on_with_its_own_and_nothing_else(tmp_path: Path) -> None:
 def test_only_what_is_over_and_of_the_same_sites_can_be_gone_on_from(tmp_path: Path) -> None:
     there = Neighbourhood(tmp_path, TASK)
     settings = there.begun(pm_moe())
-    other = Neighbourhood(tmp_path, make_task("cnn5", sizes=(20, 16, 13)))
+    other = Neighbourhood(tmp_path, make_task("cnn5/8", sizes=(20, 16, 13)))
     with pytest.raises(FederationError, match="run first, which this one begins with, had other sites, or they other"):
         other.coordinator(settings, folder="other")
     unfinished = Path(tmp_path / "first" / "settings.toml")

@@ -15,7 +15,7 @@ from fedexperts.federation.places import new
 from fedexperts.federation.vault import Vault
 from fedexperts.methods import Message
 
-TASK = make_task("cnn5", sizes=(20, 16, 12))
+TASK = make_task("cnn5/8", sizes=(20, 16, 12))
 
 
 class Noted(Neighbourhood):

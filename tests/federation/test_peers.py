@@ -29,7 +29,7 @@ from fedexperts.federation.site import Site
 from fedexperts.federation.spool import Spool
 from fedexperts.federation.wire import AT_ONCE, Channel, serve
 
-TASK = make_task("cnn5", sizes=(20, 16, 12))
+TASK = make_task("cnn5/8", sizes=(20, 16, 12))
 SHELF = Shelf(site="b", address="", version="000001-trained", digests={})
 
 

@@ -17,7 +17,7 @@ from fedexperts.methods import Message, registry
 from fedexperts.models import Outline
 
 SIZES = (32, 29, 12)
-DIFFERENT, ALIKE = ("site_nets:small", "site_nets:plain", "cnn5"), ("site_nets:small",) * 3
+DIFFERENT, ALIKE = ("site_nets:small", "site_nets:plain", "cnn5/8"), ("site_nets:small",) * 3
 PRIVATE = ("fedmoe", "fedproto")
 SHARED = ("fedper", "fedavg", "fedmoe-da")
 OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and name not in (*PRIVATE, *SHARED)]
@@ -25,9 +25,9 @@ OTHERS = [name for name, kind in registry().items() if not kind.goes_on_from and
 
 def federated(name: str, models: tuple[str, ...], folder: Path, **values: object) -> None:
     """A federation whose sites have these models, and a simulation with the same, end alike."""
-    task = make_task(",".join(models), SIZES)
+    task = make_task(",".join(models), SIZES, common="cnn5/8")
     there = Neighbourhood(folder, task, models=models)
-    federation = there.coordinator(settings_for(name, make_task("cnn5", SIZES), participation=0.7, **values))
+    federation = there.coordinator(settings_for(name, make_task("cnn5/8", SIZES), participation=0.7, **values))
     federation.run()
     history = History(folder / "history.csv")
     simulation = make_simulation(name, task, observers=(history,), participation=0.7, **values)
@@ -49,9 +49,9 @@ def test_a_shared_part_may_be_of_the_sites_own_making(name: str, tmp_path: Path)
 
 
 def test_a_method_that_names_tensors_by_the_model_knows_it_as_the_sites_own(tmp_path: Path) -> None:
-    task = make_task(",".join(ALIKE), SIZES)
+    task = make_task(",".join(ALIKE), SIZES, common="cnn5/8")
     there = Neighbourhood(tmp_path, task, models=ALIKE)
-    federation = there.coordinator(settings_for("fedemoe", make_task("cnn5", SIZES), rounds=2))
+    federation = there.coordinator(settings_for("fedemoe", make_task("cnn5/8", SIZES), rounds=2))
     federation.run()
     simulation = make_simulation("fedemoe", task, participation=1.0, rounds=2)
     simulation.run()
@@ -67,7 +67,7 @@ def test_every_other_method_with_models_of_the_sites_own(name: str, tmp_path: Pa
 
 def asked(task: Task, folder: Path, name: str, models: tuple[str, ...], **values: object) -> dict[int, Answer]:
     """What sites answer to one kind of question, before and in the first round."""
-    there = Neighbourhood(folder, make_task("cnn5", SIZES), models=models)
+    there = Neighbourhood(folder, make_task("cnn5/8", SIZES), models=models)
     answers: dict[int, Answer] = {}
 
     def note(client: int, request: bytes, answer: bytes) -> bytes:
@@ -76,7 +76,7 @@ def asked(task: Task, folder: Path, name: str, models: tuple[str, ...], **values
         return answer
 
     there.meddle = note
-    there.coordinator(settings_for(name, make_task("cnn5", SIZES), rounds=1, **values)).run()
+    there.coordinator(settings_for(name, make_task("cnn5/8", SIZES), rounds=1, **values)).run()
     return answers
 
 
@@ -95,7 +95,7 @@ def test_of_a_model_no_more_is_told_than_a_method_shares_of_it(name: str, told: 
 
 
 @pytest.mark.parametrize(
-    ("method", "told"), [("fedproto", "500 features"), ("fedper", "500 features, net.0.weight (4, 1, 3, 3)")]
+    ("method", "told"), [("fedproto", "62 features"), ("fedper", "62 features, net.0.weight (4, 1, 3, 3)")]
 )
 def test_an_operator_sees_what_would_leave(
     method: str, told: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]]
@@ -112,23 +112,25 @@ def test_the_first_site_draws_the_beginning_if_the_model_is_its_own(tmp_path: Pa
     own = asked(Task.START, tmp_path / "own", "fedper", ALIKE)
     assert list(own) == [0]
     assert Message.from_bytes(own[0].payload).tensors.keys() >= {"extractor.net.0.weight"}
-    assert asked(Task.START, tmp_path / "ours", "fedmoe", ("cnn5", "site_nets:small", "site_nets:plain")) == {}
+    assert asked(Task.START, tmp_path / "ours", "fedmoe", ("cnn5/8", "site_nets:small", "site_nets:plain")) == {}
 
 
 def test_sites_whose_models_do_not_go_together_are_named(tmp_path: Path) -> None:
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=DIFFERENT)
-    with pytest.raises(FederationError, match=r"fedavg needs one model for all .* site-0 own, site-1 own, site-2 cnn5"):
-        there.coordinator(settings_for("fedavg", make_task("cnn5", SIZES)))
+    there = Neighbourhood(tmp_path, make_task("cnn5/8", SIZES), models=DIFFERENT)
+    with pytest.raises(
+        FederationError, match=r"fedavg needs one model for all .* site-0 own, site-1 own, site-2 cnn5/8"
+    ):
+        there.coordinator(settings_for("fedavg", make_task("cnn5/8", SIZES)))
 
 
 def test_a_model_that_does_not_take_the_samples_ends_the_run_before_it_begins(tmp_path: Path) -> None:
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=("site_nets:small", "site_nets:other", "cnn5"))
+    there = Neighbourhood(tmp_path, make_task("cnn5/8", SIZES), models=("site_nets:small", "site_nets:other", "cnn5/8"))
     with pytest.raises(FederationError, match=r"site-1: it refuses: .*ends in 3 outputs, the data have 4 classes"):
-        there.coordinator(settings_for("fedmoe", make_task("cnn5", SIZES)))
+        there.coordinator(settings_for("fedmoe", make_task("cnn5/8", SIZES)))
 
 
 def test_a_run_cannot_name_code(tmp_path: Path) -> None:
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES))
+    there = Neighbourhood(tmp_path, make_task("cnn5/8", SIZES))
     with pytest.raises(FederationError, match="a run cannot name code for its sites; a site's operator does"):
         there.coordinator(settings_for("fedmoe", make_task("site_nets:small", SIZES)))
 
@@ -150,7 +152,7 @@ def test_whatever_way_a_server_names_code_no_site_imports_it(
 ) -> None:
     (tmp_path / "trap.py").write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=own and (own,) * 3)
+    there = Neighbourhood(tmp_path, make_task("cnn5/8", SIZES), models=own and (own,) * 3)
     refusals: list[str] = []
 
     def names_code(client: int, request: bytes, answer: bytes) -> bytes:
@@ -165,7 +167,7 @@ def test_whatever_way_a_server_names_code_no_site_imports_it(
         return answer
 
     there.meddle = names_code
-    there.coordinator(settings_for("fedmoe", make_task("cnn5", SIZES), rounds=1)).run()
+    there.coordinator(settings_for("fedmoe", make_task("cnn5/8", SIZES), rounds=1)).run()
     assert len(refusals) > 6
     assert all("a server may not name code for a site to run" in reason for reason in refusals)
     assert not (tmp_path / "sprung").exists()
@@ -174,7 +176,7 @@ def test_whatever_way_a_server_names_code_no_site_imports_it(
 def test_nor_does_a_server_import_what_a_site_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "snare.py").write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\n")
-    answer = Answer(AnswerHead(profile=Neighbourhood(tmp_path, make_task("cnn5", SIZES)).sites[0].profile)).to_bytes()
+    answer = Answer(AnswerHead(profile=Neighbourhood(tmp_path, make_task("cnn5/8", SIZES)).sites[0].profile)).to_bytes()
     assert Answer.from_bytes(answer).head.profile.model == ""
     named = answer.replace(b'"profile":{', b'"profile":{"model":"snare:spring",')
     length = len(named) - 4
@@ -193,7 +195,7 @@ def test_nor_does_a_server_import_what_a_site_names(tmp_path: Path, monkeypatch:
     ],
 )
 def test_a_beginning_that_is_none_is_refused(spoil: Callable[[Message], Message], tmp_path: Path) -> None:
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=ALIKE)
+    there = Neighbourhood(tmp_path, make_task("cnn5/8", SIZES), models=ALIKE)
 
     def meddle(client: int, request: bytes, answer: bytes) -> bytes:
         if Request.from_bytes(request).head.task is not Task.START:
@@ -203,7 +205,7 @@ def test_a_beginning_that_is_none_is_refused(spoil: Callable[[Message], Message]
 
     there.meddle = meddle
     with pytest.raises(FederationError, match=r"site-0: .*(no numbers|is not of this run)"):
-        there.coordinator(settings_for("fedper", make_task("cnn5", SIZES)))
+        there.coordinator(settings_for("fedper", make_task("cnn5/8", SIZES)))
 
 
 @pytest.mark.parametrize(
@@ -225,13 +227,13 @@ def test_an_outline_that_nobody_could_make_room_for_is_none(extractor: object) -
 
 def test_a_run_with_models_of_the_sites_own_goes_on_where_it_was(tmp_path: Path) -> None:
     """Server and sites are made anew from their folders; nobody is asked again what it has told."""
-    settings = settings_for("fedper", make_task("cnn5", SIZES))
-    whole = Neighbourhood(tmp_path / "whole", make_task("cnn5", SIZES), models=ALIKE).coordinator(settings)
+    settings = settings_for("fedper", make_task("cnn5/8", SIZES))
+    whole = Neighbourhood(tmp_path / "whole", make_task("cnn5/8", SIZES), models=ALIKE).coordinator(settings)
     whole.run()
-    Neighbourhood(tmp_path / "twice", make_task("cnn5", SIZES), models=ALIKE).coordinator(
+    Neighbourhood(tmp_path / "twice", make_task("cnn5/8", SIZES), models=ALIKE).coordinator(
         settings.model_copy(update={"rounds": 3})
     ).step()
-    again = Neighbourhood(tmp_path / "twice", make_task("cnn5", SIZES), models=ALIKE)
+    again = Neighbourhood(tmp_path / "twice", make_task("cnn5/8", SIZES), models=ALIKE)
     tasks: set[Task] = set()
     again.meddle = lambda client, request, answer: tasks.add(Request.from_bytes(request).head.task) or answer
     federation = again.coordinator(settings)
@@ -242,7 +244,7 @@ def test_a_run_with_models_of_the_sites_own_goes_on_where_it_was(tmp_path: Path)
 
 def test_an_outline_that_is_no_models_ends_the_run_and_not_the_server(tmp_path: Path) -> None:
     """A stem with more tensors than there are, of a shape that nothing has: what a site says is not believed."""
-    there = Neighbourhood(tmp_path, make_task("cnn5", SIZES), models=ALIKE)
+    there = Neighbourhood(tmp_path, make_task("cnn5/8", SIZES), models=ALIKE)
 
     def meddle(client: int, request: bytes, answer: bytes) -> bytes:
         given = Answer.from_bytes(answer)
@@ -253,4 +255,4 @@ def test_an_outline_that_is_no_models_ends_the_run_and_not_the_server(tmp_path: 
 
     there.meddle = meddle
     with pytest.raises(FedExpertsError, match="fedmoe-da"):
-        there.coordinator(settings_for("fedmoe-da", make_task("cnn5", SIZES)))
+        there.coordinator(settings_for("fedmoe-da", make_task("cnn5/8", SIZES)))

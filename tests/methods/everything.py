@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
+from support import FEATURES
 from torch import Tensor, nn
 
 from fedexperts.methods import Batch, Message, Method, Model, Owner, Round, Stage, State, Trained, Want
@@ -38,7 +39,7 @@ class Everything(Method):
 
     def parts(self, client: ClientSpec) -> Parts:
         parts = super().parts(client)
-        more = {"norm": nn.BatchNorm1d(500), "memory": Memory(), "advice": nn.Linear(500, 4)}
+        more = {"norm": nn.BatchNorm1d(FEATURES), "memory": Memory(), "advice": nn.Linear(FEATURES, 4)}
         return {"extractor": parts["extractor"], "head": parts["head"], **more}
 
     def predict(self, model: Model, x: Tensor, received: State) -> Tensor:
@@ -59,7 +60,7 @@ class Everything(Method):
     def send(self, server: State, client: ClientSpec, now: Round) -> Message:
         rng = now.stream("hint", client.id)
         like = server["extractor.conv1.weight"]
-        hint = {"hint.shift": rng.normal(size=4), "hint.weight": rng.normal(size=(4, 500))}
+        hint = {"hint.shift": rng.normal(size=4), "hint.weight": rng.normal(size=(4, FEATURES))}
         hints = {n: torch.from_numpy(v).to(like) for n, v in hint.items()}
         rare = {"rare.thing": like} if client.id % 2 else {}  # not everybody's: the loss must not hear of it
         return Message({**server, **hints, **rare}, {"round": now.number})

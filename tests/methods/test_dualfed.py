@@ -10,7 +10,7 @@ from fedexperts.methods import Batch, Channel, Message, Model, Round, part_of, s
 from fedexperts.methods.dualfed import DualFed, class_contrast
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=100)
 LABELS = torch.tensor([0, 0, 1, 1, 1, 2])
 

@@ -7,7 +7,7 @@ from fedexperts.methods import Batch, Model, Round, State
 from fedexperts.methods.fed_syn_moe import FedSynMoE
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=100)
 
 

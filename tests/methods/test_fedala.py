@@ -13,7 +13,7 @@ from fedexperts.engine.batches import Portion
 from fedexperts.methods import Model, Round, Stage, State, part_of, select
 from fedexperts.methods.fedala import FedALA
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 CLIENT = 1  # with a last batch that is not full
 
 

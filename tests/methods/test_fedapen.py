@@ -11,7 +11,7 @@ from fedexperts.methods.fedapen import FedAPEN
 from fedexperts.methods.mutual import divergence
 from fedexperts.task import ClientSpec
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 NOW = Round(1, 10, seed=0)
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 

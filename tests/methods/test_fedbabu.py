@@ -11,7 +11,7 @@ from fedexperts.engine import Observer, Simulation
 from fedexperts.methods import Channel, Message, Model, Round, part_of, select
 from fedexperts.methods.fedbabu import FedBABU
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 FEW = {"rounds": 3, "participation": 0.34}
 
 

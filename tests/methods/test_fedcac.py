@@ -8,7 +8,7 @@ from fedexperts.engine import Observer
 from fedexperts.methods import Channel, Message, Reply, Round
 from fedexperts.methods.fedcac import FedCAC, overlaps, packed, unpacked
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 
 
 class Messages(Observer):
@@ -116,7 +116,7 @@ def test_when_all_are_partners_and_all_is_critical_it_is_fedavg_with_equal_weigh
         def shares(self, overlap: torch.Tensor, now: Round) -> torch.Tensor:
             return torch.full_like(overlap, 1 / len(overlap))
 
-    task = make_task("cnn5", sizes=(16, 16, 16))
+    task = make_task("cnn5/8", sizes=(16, 16, 16))
     found = finished(Together, task, participation=1.0, options={"critical": 1.0})
     expected = finished("fedavg", task, participation=1.0)
     for client in range(3):

@@ -11,7 +11,7 @@ from fedexperts.methods import Model, Round, Stage, select
 from fedexperts.methods.feddecomp import FedDecomp, LowRank
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=100)
 
 

@@ -17,7 +17,7 @@ from fedexperts.methods.fedemoe import GROUPS, FedEMoE
 from fedexperts.methods.growth import PART, Tree, expert, health
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 CLIENTS = len(TASK.clients)
 NOW = Round(20, 100, seed=0, clients=6)
 SMALL = {"width": 12, "hidden": 6}

@@ -21,7 +21,7 @@ SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=9, lab
 
 def two_classes_each() -> Task:
     """Four clients: two have the classes 0 and 1, two have 2 and 3."""
-    task = make_task("cnn5", sizes=(24, 24, 24, 24))
+    task = make_task("cnn5/8", sizes=(24, 24, 24, 24))
     halves = [np.flatnonzero(task.dataset.labels // 2 == half) for half in (0, 1)]
     owned = [part[:32] for half in halves for part in np.array_split(half, 2)]
     return replace(task, clients=tuple(ClientData(own[:24], own[24:28], own[28:]) for own in owned))

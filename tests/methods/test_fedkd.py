@@ -10,7 +10,7 @@ from fedexperts.methods import Batch, Message, Method, Model, Round, State, Trai
 from fedexperts.methods.fedkd import FIRST_RANKS, FedKD, compress, factors, rebuild
 from fedexperts.task import ClientSpec
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 
 

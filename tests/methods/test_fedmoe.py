@@ -13,7 +13,7 @@ from fedexperts.methods.message import Channel
 from fedexperts.models import build
 from fedexperts.task import ClientSpec
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 NOW = Round(1, 10, seed=0)
 SPEC = ClientSpec(id=0, model="cnn1", shape=(3, 32, 32), classes=10, samples=100)
 

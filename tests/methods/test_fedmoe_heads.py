@@ -13,7 +13,7 @@ from fedexperts.task import ClientSpec
 
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 X = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 WITHOUT_GATE = {"gate_fixed": 0.5}  # the batches of a stage depend on its number: the experts' becomes the first
 
 

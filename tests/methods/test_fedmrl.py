@@ -83,5 +83,5 @@ def test_three_different_models_share_the_mean_of_a_small_one() -> None:
 
 
 def test_the_shared_model_is_a_choice() -> None:
-    simulation = finished("fedmrl", make_task(), options={"shared_model": "cnn-da"}, rounds=1)
+    simulation = finished("fedmrl", make_task("cnn5,cnn4"), options={"shared_model": "cnn-da"}, rounds=1)
     assert select(simulation.server, {"small"})["small.head.weight"].shape == (4, 60)

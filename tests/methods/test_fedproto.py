@@ -10,7 +10,7 @@ from fedexperts.methods import Batch, Channel, Message, Model, Reply, Round, Tra
 from fedexperts.methods.fedproto import FedProto
 from fedexperts.task import ClientSpec
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 NOW = Round(2, 10, seed=0)
 SPEC = ClientSpec(id=0, model="cnn4", shape=(1, 8, 8), classes=4, samples=100)
 

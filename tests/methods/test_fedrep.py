@@ -10,7 +10,7 @@ from fedexperts.engine import Observer
 from fedexperts.methods import Channel, Message, Round, Stage
 from fedexperts.methods.fedrep import FedRep
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 NOW = Round(1, 3, seed=0)
 
 

@@ -10,7 +10,7 @@ from fedexperts.methods import Batch, Channel, Message, Model
 from fedexperts.methods.fedrod import FedRoD
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=20, label_counts=(10, 6, 4, 0))
 METHOD = FedRoD()
 
@@ -59,7 +59,7 @@ def test_a_class_that_the_client_lacks_stays_as_it_is_and_may_still_come() -> No
 
 
 def test_every_client_has_its_own_prior_and_all_are_stacked_together() -> None:
-    task = make_task("cnn5", sizes=(64, 48, 32))
+    task = make_task("cnn5/8", sizes=(64, 48, 32))
     simulation = make_simulation("fedrod", task, participation=1.0)
     [[cohort]] = list(simulation.fleet.waves(range(3)))
     for position, client in enumerate(cohort.clients):

@@ -11,7 +11,7 @@ from fedexperts.methods.classwise import between_classes, margin_contrast
 from fedexperts.methods.fedtgp import FedTGP, Trainer
 from fedexperts.task import ClientSpec
 
-TASK = make_task()
+TASK = make_task("cnn5,cnn4")
 NOW = Round(2, 10, seed=0)
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=100)
 WIDTH = 32

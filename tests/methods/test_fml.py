@@ -32,7 +32,7 @@ def test_without_teaching_the_local_model_is_standalones() -> None:
 
 
 def test_without_teaching_the_meme_is_fedavgs_model() -> None:
-    mutual, together = make_simulation("fml", TASK, options=ALONE), make_simulation("fedavg", make_task("cnn5"))
+    mutual, together = make_simulation("fml", TASK, options=ALONE), make_simulation("fedavg", make_task("cnn5/8"))
     mutual.server = {f"meme.{name}": tensor.clone() for name, tensor in together.server.items()}
     for simulation in (mutual, together):
         simulation.run()

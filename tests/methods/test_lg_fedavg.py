@@ -28,7 +28,7 @@ def test_only_the_head_travels_and_five_extractors_keep_their_shapes() -> None:
 
 
 def test_all_have_one_head_and_each_its_own_extractor() -> None:
-    found = states(finished("lg-fedavg", make_task("cnn5"), participation=1.0))
+    found = states(finished("lg-fedavg", make_task("cnn5/8"), participation=1.0))
     for client in range(1, 6):
         assert torch.equal(found[f"{client}/head.weight"], found["server/head.weight"])
         assert not torch.equal(found[f"{client}/extractor.fc1.weight"], found["0/extractor.fc1.weight"])

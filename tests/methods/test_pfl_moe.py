@@ -7,7 +7,7 @@ from fedexperts.methods import Model, Round
 from fedexperts.methods.pfl_moe import PFLMoE
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=100)
 
 

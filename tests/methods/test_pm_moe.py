@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import assert_close, assert_same_bits, finished, make_simulation, make_task, make_text_task, states
+from support import (
+    FEATURES,
+    assert_close,
+    assert_same_bits,
+    finished,
+    make_simulation,
+    make_task,
+    make_text_task,
+    states,
+)  # fmt: skip
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,18 +34,18 @@ from fedexperts.methods.message import inside
 from fedexperts.methods.pm_moe import PMMoE
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 CLIENTS = len(TASK.clients)
 BASES = [kind.name for kind in registry().values() if kind.personal]
 QUICK = {"rounds": 2, "gate_epochs": 2, "batch_size": 16, "lr": 0.05, "device": "cpu", "executor": "loop"}
-POOL, WIDTH, SAMPLES = 5, 500, 7
+POOL, WIDTH, SAMPLES = 5, FEATURES, 7
 
 
 def made(**options: object) -> tuple[PMMoE, Model, torch.Tensor, dict[str, torch.Tensor]]:
     """Client 1 of five with a pool of heads, and some features."""
     torch.manual_seed(0)
     method = PMMoE(options=options)
-    model = Model(method.parts(ClientSpec(id=1, model="cnn5", shape=(1, 8, 8), classes=4, samples=9, clients=POOL)))
+    model = Model(method.parts(ClientSpec(id=1, model="cnn5/8", shape=(1, 8, 8), classes=4, samples=9, clients=POOL)))
     pool = {"pool.weight": torch.randn(POOL, 4, WIDTH), "pool.bias": torch.randn(POOL, 4)}
     pool["pool.weight"][1], pool["pool.bias"][1] = model.head.weight.detach(), model.head.bias.detach()
     return method, model.eval(), torch.randn(SAMPLES, WIDTH), pool | {"present.modules": torch.ones(POOL).bool()}
@@ -109,7 +118,7 @@ def pooled(base: str) -> tuple[PMMoE, Model, dict[str, torch.Tensor]]:
     """Client 1 of five over some base, and a pool of which its own module is a part."""
     torch.manual_seed(0)
     method = PMMoE(options={"base": base, "denoise": 0.0})
-    spec = ClientSpec(id=1, model="cnn5", shape=(1, 8, 8), classes=4, samples=9, clients=POOL)
+    spec = ClientSpec(id=1, model="cnn5/8", shape=(1, 8, 8), classes=4, samples=9, clients=POOL)
     model = Model(method.parts(replace(spec, label_counts=(3, 3, 2, 1))))
     with torch.no_grad():
         for tensor in model.parameters():  # some begin with zeros
@@ -168,8 +177,8 @@ def begun(
 @pytest.mark.parametrize(
     ("base", "executor", "model"),
     [
-        *((base, "loop", "cnn5") for base in BASES),
-        *((base, "stacked", "cnn5") for base in ("fedrod", "lg-fedavg")),
+        *((base, "loop", "cnn5/8") for base in BASES),
+        *((base, "stacked", "cnn5/8") for base in ("fedrod", "lg-fedavg")),
         ("fedper", "loop", "resnet18/16"),  # whose BatchNorm has statistics
         *(("lg-fedavg", executor, "resnet18/16") for executor in ("loop", "stacked")),  # they are in the pool
     ],
@@ -205,7 +214,7 @@ def test_modules_go_up_once_and_the_pool_comes_down_once_as_one_for_all() -> Non
     messages = Messages()
     second = begun("fedper", (messages,))
     second.run()
-    head = 4 * (500 + 1)
+    head = 4 * (FEATURES + 1)
     ups = [(r, c, m.parameters) for r, channel, c, m in messages.seen if channel is Channel.UP and m.tensors]
     assert sorted(ups) == [(1, client, head) for client in range(CLIENTS)]
     downs = [(r, m) for r, channel, _, m in messages.seen if channel is Channel.DOWN]
@@ -229,7 +238,7 @@ def test_a_module_that_is_kept_out_is_nobodys_but_its_owners() -> None:
     for client in (0, 2):
         model = Model(method.parts(second.specs[client])).double().eval()
         model.load_state_dict(second.client_state(client))
-        z = torch.randn(5, 500, dtype=torch.float64)
+        z = torch.randn(5, FEATURES, dtype=torch.float64)
         weights = method.answers(model, z, method.heard(second.message_for(client))).weights
         assert (weights[2] > 0).all() == (client == 2), "its own client uses it, no other does"
         assert (weights > 0).sum() >= 4
@@ -282,7 +291,7 @@ def test_a_stack_of_clients_has_one_pool() -> None:
 
     Whole extractors are pooled: a pool for each of twelve clients would be twelve times as large as all their models.
     """
-    task = make_task("cnn5", sizes=(4,) * 12)
+    task = make_task("cnn5/8", sizes=(4,) * 12)
     second = begun("lg-fedavg", task=task, executor="stacked")
     second.step()
     pool = {name: tensor for name, tensor in second.server.items() if name.startswith("pool.")}
@@ -386,7 +395,7 @@ def test_a_tenth_base_needs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     try:
         second = begun("tenth", denoise=0.0)
         second.run()
-        assert second.server["pool.weight"].shape == (CLIENTS, 4, 500)
+        assert second.server["pool.weight"].shape == (CLIENTS, 4, FEATURES)
         model = Model(second.method.parts(second.specs[0])).double().eval()
         model.load_state_dict(second.client_state(0))
         x = second.data.x(torch.from_numpy(TASK.clients[0].test))
@@ -458,7 +467,7 @@ def test_what_cannot_be_a_second_phase_is_said(tmp_path: Path) -> None:
         settings_for("pm-moe", {"from": tmp_path / "run", "base": "fedrep"})
     with pytest.raises(SettingsError, match="clients: not as in"):
         settings_for("pm-moe", {"from": tmp_path / "run", "clients": 3})
-    other = make_simulation("pm-moe", make_task("cnn5", (20, 20, 20)), rounds=2)
+    other = make_simulation("pm-moe", make_task("cnn5/8", (20, 20, 20)), rounds=2)
     with pytest.raises(SavedStateError, match="has other data, or another split"):
         other.begin(finished("fedper", TASK, rounds=1))
     with pytest.raises(SavedStateError, match=r"client 0 cannot go on .* personal_head.bias.* would not fit"):

@@ -20,7 +20,7 @@ from fedexperts.methods.scaffold import Scaffold, Variate
 from fedexperts.models import Parts
 from fedexperts.task import ClientSpec
 
-TASK = make_task("cnn5")
+TASK = make_task("cnn5/8")
 NOW = Round(1, 3, seed=0, clients=6)
 SPEC = ClientSpec(id=0, model="cnn5", shape=(1, 8, 8), classes=4, samples=100)
 

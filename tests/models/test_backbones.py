@@ -79,7 +79,7 @@ def test_looking_at_a_shape_leaves_no_trace() -> None:
         ("resnet19", "unknown model 'resnet19'; did you mean 'resnet18'"),
         ("resnet18/3", "no model 'resnet18/3'.*by 2, 4, 8, 16: resnet18/8"),
         ("resnet18/", "no model 'resnet18/'"),
-        ("cnn5/2", "no model 'cnn5/2': resnet18, .* may be slimmer"),
+        ("fasttext/2", "no model 'fasttext/2': cnn1, .*resnet18, .* may be slimmer"),
     ],
 )
 def test_names_that_are_none(name: str, says: str) -> None:

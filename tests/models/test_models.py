@@ -19,13 +19,25 @@ def test_sizes_on_cifar10_are_those_of_table_4(name: str, mebibytes: float) -> N
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (2, 9, 31)])
-@pytest.mark.parametrize("name", [f"{name}/16" if name in BACKBONES else name for name in IMAGE_MODELS])
+@pytest.mark.parametrize("name", [*(n for n in IMAGE_MODELS if n not in BACKBONES), *(f"{n}/16" for n in IMAGE_MODELS)])
 def test_every_model_takes_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
     parts = build(name, shape, 7)
     assert list(parts) == ["extractor", "head"]
     features = parts["extractor"](torch.randn(3, *shape))
     assert features.shape == (3, parts["extractor"].features)
     assert parts["head"](features).shape == (3, 7)
+
+
+def test_a_slim_one_has_all_its_widths_divided() -> None:
+    parts = build("cnn4/8", (3, 32, 32), 10)
+    tensors = {name: tuple(tensor.shape) for name, tensor in nn.ModuleDict(parts).state_dict().items()}
+    assert {name: shape for name, shape in tensors.items() if name.endswith("weight")} == {
+        "extractor.conv1.weight": (2, 3, 5, 5),
+        "extractor.conv2.weight": (4, 2, 5, 5),
+        "extractor.fc1.weight": (100, 4 * 5 * 5),
+        "extractor.fc2.weight": (62, 100),
+        "head.weight": (10, 62),
+    }
 
 
 def test_pooling_before_relu_is_relu_before_pooling() -> None:

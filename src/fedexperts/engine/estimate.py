@@ -27,7 +27,7 @@ class Estimate:
     def __init__(self, clients: "Usable") -> None:
         self.clients = clients
         self._needs: dict[Hashable, Need] = {}
-        self._looked = False
+        self._looked = self._swept = False
 
     def fit(self, sampled: Sequence[int], now: Round) -> None:
         """Let fewer clients be on the device at a time, if all of them would not fit."""
@@ -44,6 +44,9 @@ class Estimate:
             return
         self._look_at_store(max(need.kept for need, _ in needs))
         limit, note = split(needs, self._free)
+        if limit is not None and limit < fleet.limit and not self._swept:
+            self._sweep()
+            limit, note = split(needs, self._free)
         if limit is not None and limit < fleet.limit:
             fleet.limit = limit
             self.clients.waves.notes.append(note)
@@ -62,8 +65,21 @@ class Estimate:
     @cached_property
     def _free(self) -> int | None:
         """The device's free memory before the first round of this process."""
-        gc.collect()  # a run before this one may still be there, as a circle
+        if self.clients.device.type == "cuda":
+            gc.collect()  # graphs of a run before this one may still be there, as a circle: what they hold looks free
         return free_memory(self.clients.device)
+
+    def _sweep(self) -> None:
+        """Let go of a run before this one that may still be there, as a circle: the longer a process lives, the longer
+
+        it takes to look for those, so only where memory is short.
+        """
+        before = free_memory(self.clients.device)
+        gc.collect()
+        after = free_memory(self.clients.device)
+        self._swept = True
+        if self._free is not None and before is not None and after is not None:
+            self._free += max(0, after - before)
 
     def _need(self, client: int, now: Round) -> Need:
         clients = self.clients

@@ -18,11 +18,14 @@ from fedexperts.models.text import TextExtractor, WordMean
 ModelRef = str | OwnModel
 """A client's model: the name of one of ours, the place that one can be imported from, or one that is at hand."""
 Builder = Callable[[Shape, int], Parts]
+ImageBuilder = Callable[[Shape, int, int], Parts]
+"""The same with all widths divided by a number, the last."""
 
 
-def _cnn(filters: tuple[int, ...], widths: tuple[int, ...]) -> Builder:
-    def build(shape: Shape, classes: int) -> Parts:
-        return _with_head(ConvExtractor(shape, filters, widths), classes)
+def _cnn(filters: tuple[int, ...], widths: tuple[int, ...]) -> ImageBuilder:
+    def build(shape: Shape, classes: int, slim: int) -> Parts:
+        slimmer = ([max(1, width // slim) for width in full] for full in (filters, widths))
+        return _with_head(ConvExtractor(shape, *slimmer), classes)
 
     return build
 
@@ -55,19 +58,19 @@ BACKBONES: dict[str, Callable[[Shape, int], nn.Module]] = {
 }
 """FedEMoE, Table 3. Name → builder of the extractor for an input shape, with all widths divided by a number.
 
-That number stands in a model's name after a slash: `resnet18/8` is ResNet-18 with an eighth of its filters. Those with
--512 end like the ResNets, in means over two of their 1024 features, for methods that compare or share what follows.
+Those with -512 end like the ResNets, in means over two of their 1024 features, for methods that compare or share what
+follows.
 """
 
 
-def _backbone(name: str, slim: int = 1) -> Builder:
-    def build(shape: Shape, classes: int) -> Parts:
+def _backbone(name: str) -> ImageBuilder:
+    def build(shape: Shape, classes: int, slim: int) -> Parts:
         return _with_head(BACKBONES[name](shape, slim), classes)
 
     return build
 
 
-IMAGE_MODELS: dict[str, Builder] = {
+IMAGE_MODELS: dict[str, ImageBuilder] = {
     # FedMoE, Table 4. CNN-4 as printed (FC1 = 800) has 4.05 MiB on CIFAR-10 where the table says 3.81.
     "cnn1": _cnn((16, 32), (2000, 500)),
     "cnn2": _cnn((16, 16), (2000, 500)),
@@ -80,6 +83,10 @@ IMAGE_MODELS: dict[str, Builder] = {
     "cnn-pm": _cnn((32, 64), (512,)),
     **{name: _backbone(name) for name in BACKBONES},
 }
+"""Name → builder of the parts. The number that divides all widths stands in a model's name after a slash: `resnet18/8`
+
+is ResNet-18 with an eighth of its filters.
+"""
 TEXT_WIDTH = 32
 TEXT_MODELS: dict[str, Builder] = {
     # Joulin et al. 2017. PM-MoE prints no width; 32 is what the methods that it builds on use for AG News.
@@ -93,8 +100,9 @@ TABLE_MODELS: dict[str, Builder] = {
     "mlp": _mlp(64, 32),
     "mlp-wide": _mlp(256, 64, 32),
 }
-MODELS = IMAGE_MODELS | TEXT_MODELS | TABLE_MODELS
+PLAIN_MODELS = TEXT_MODELS | TABLE_MODELS
 """Name → builder of the parts `extractor` and `head` for an input shape and a number of classes."""
+MODELS = (*IMAGE_MODELS, *PLAIN_MODELS)
 
 
 def reads_text(shape: Shape) -> bool:
@@ -102,16 +110,16 @@ def reads_text(shape: Shape) -> bool:
     return len(shape) == 2
 
 
-def _fitting(shape: Shape) -> tuple[str, dict[str, Builder]]:
+def _fitting(shape: Shape) -> tuple[str, tuple[str, ...]]:
     """What samples of this shape are, and our models for them."""
     if reads_text(shape):
-        return "texts", TEXT_MODELS
-    return ("rows of a table", TABLE_MODELS) if len(shape) == 1 else ("images", IMAGE_MODELS)
+        return "texts", tuple(TEXT_MODELS)
+    return ("rows of a table", tuple(TABLE_MODELS)) if len(shape) == 1 else ("images", tuple(IMAGE_MODELS))
 
 
 def smallest(shape: Shape) -> str:
     """The small homogeneous model that FedMoE and the mutual-learning methods share."""
-    return "cnn5" if len(shape) == 3 else next(iter(_fitting(shape)[1]))
+    return "cnn5" if len(shape) == 3 else _fitting(shape)[1][0]
 
 
 def check_model(name: str, shape: Shape | None = None) -> str:
@@ -125,9 +133,9 @@ def check_model(name: str, shape: Shape | None = None) -> str:
             f"unknown model '{name}'{suggestion(base, MODELS) or ';'} known: {', '.join(MODELS)}; "
             "one of your own is package.module:function"
         )
-    if slash and (base not in BACKBONES or slim not in SLIM):
+    if slash and (base not in IMAGE_MODELS or slim not in SLIM):
         raise SettingsError(
-            f"there is no model '{name}': {', '.join(BACKBONES)} may be slimmer, by {', '.join(SLIM)}: resnet18/8"
+            f"there is no model '{name}': {', '.join(IMAGE_MODELS)} may be slimmer, by {', '.join(SLIM)}: resnet18/8"
         )
     if shape is not None:
         kind, fitting = _fitting(shape)
@@ -161,8 +169,9 @@ def build(model: ModelRef, shape: Shape, classes: int) -> Parts:
     if (own := own_model(model)) is not None:
         return own.build(shape, classes)
     base, _, slim = check_model(str(model), shape).partition("/")
-    builder = _backbone(base, int(slim)) if slim else MODELS[base]
-    return builder(shape, classes)
+    if base in IMAGE_MODELS:
+        return IMAGE_MODELS[base](shape, classes, int(slim or 1))
+    return PLAIN_MODELS[base](shape, classes)
 
 
 def is_backbone(model: ModelRef) -> bool:
