@@ -188,7 +188,7 @@ class EngineSettings(Frozen):
         description="one by one, one worker per core, one by one with captured steps (CUDA), or all clients as one "
         "program; auto: workers on a CPU, on CUDA stacked for small models and captured for large ones",
     )
-    graphs: bool = Field(True, description="captured or stacked on CUDA: capture the training steps as graphs")
+    graphs: bool = Field(True, description="captured or stacked on CUDA: capture the clients' training steps as graphs")
     compile: bool = Field(False, description="captured steps: compile them first (a slow start, faster rounds)")
     group_size: int | None = Field(
         None, ge=1, description="about how many clients are on the device at once (default: those sampled that fit)"

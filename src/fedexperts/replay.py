@@ -29,7 +29,7 @@ def ran_out(error: BaseException | None) -> bool:
     """Whether an error means that memory was short; a capture that is broken off by it has one of its own."""
     if error is None:
         return False
-    said = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
+    said = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in SHORT)
     return said or ran_out(error.__context__)
 
 
@@ -147,7 +147,7 @@ class Aside:
         self._last: list[torch.cuda.CUDAGraph | None] = []
 
     @contextmanager
-    def replays(self, works: Sequence[Callable[[], None]], what: str) -> Iterator[Sequence[Replay]]:
+    def replays(self, works: Sequence[Callable[[], None]], what: str) -> Iterator[Sequence[Callable[[], None]]]:
         """The works, to be repeated within it, one after another in any order."""
         main = torch.cuda.current_stream()
         replays = [Replay(work, self._pool, what) for work in works]

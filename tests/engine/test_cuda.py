@@ -22,7 +22,7 @@ from fedexperts.engine.stacked import StackedExecutor
 from fedexperts.errors import SettingsError
 from fedexperts.methods import Batch, Method, Model, State, registry
 from fedexperts.methods.at_server import in_batches, shuffled, step
-from fedexperts.replay import Pool, Replay
+from fedexperts.replay import Pool, Replay, aside
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 TASK = make_task("cnn5,cnn4")
@@ -242,7 +242,7 @@ def test_a_capture_that_runs_out_of_memory_is_made_again(broken: bool, caplog: p
 def test_a_servers_steps_equal_those_on_the_cpu(
     rows: int, size: int, epochs: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Round after round: the graphs of one use the memory of those of the last."""
+    """Round after round."""
 
     def learned(device: str) -> list[torch.Tensor]:
         rng, found = np.random.default_rng(0), []
@@ -255,11 +255,17 @@ def test_a_servers_steps_equal_those_on_the_cpu(
             in_batches(lambda x, y: step(optimizer, cross_entropy(x @ leaf.T, y)), (x, y), order, size)  # noqa: B023
             weight = leaf.detach()
             found.append(weight)
+            captured = [graph for graph in aside(leaf.device)._last if graph is not None] if leaf.is_cuda else []
+            pools.append({graph.pool() for graph in captured})
         return found
 
+    pools: list[set[Any]] = []
     for found, expected in zip(learned("cuda"), learned("cpu"), strict=True):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-9, atol=1e-9)
     assert not caplog.messages
+    if epochs > 2:
+        assert len(pools[0]) == 1
+        assert pools[0] == pools[1] == pools[2], "the graphs of a round use the memory of those of the last"
 
 
 @pytest.mark.parametrize("name", registry())

@@ -27,7 +27,8 @@ class Estimate:
     def __init__(self, clients: "Usable") -> None:
         self.clients = clients
         self._needs: dict[Hashable, Need] = {}
-        self._looked = self._swept = False
+        self._looked = False
+        self._swept = clients.device.type == "cuda"  # there it is done in any case, see `_free`
 
     def fit(self, sampled: Sequence[int], now: Round) -> None:
         """Let fewer clients be on the device at a time, if all of them would not fit."""
@@ -70,14 +71,14 @@ class Estimate:
         return free_memory(self.clients.device)
 
     def _sweep(self) -> None:
-        """Let go of a run before this one that may still be there, as a circle: the longer a process lives, the longer
+        """Where memory is short, let go of a run before this one that may still be there, as a circle.
 
-        it takes to look for those, so only where memory is short.
+        Not always: the longer a process has lived, the longer it takes to look for those.
         """
+        self._swept = True
         before = free_memory(self.clients.device)
         gc.collect()
         after = free_memory(self.clients.device)
-        self._swept = True
         if self._free is not None and before is not None and after is not None:
             self._free += max(0, after - before)
 

@@ -38,16 +38,16 @@ def in_batches(work: Callable[..., None], columns: Sequence[Tensor], order: Tens
     The last ones of an epoch may be fewer. Such steps are many and small, and a GPU waits for the host in each: there
     they are captured, so `work` must not look at values, and what it changes must stay where it lies.
     """
-    whole = order.shape[1] // size
-    full = _Batches(work, columns, order[:, : whole * size].reshape(-1, size))
-    rest = _Batches(work, columns, order[:, whole * size :])
-    works = [full] * (whole > 0) + [rest] * (rest.order.shape[1] > 0)
+    whole = order.shape[1] // size * size
+    works: Sequence[Callable[[], None]] = [
+        _Batches(work, columns, part) for part in (order[:, :whole].reshape(-1, size), order[:, whole:])
+    ]
+    each_epoch = (whole // size, int(whole < order.shape[1]))
     with aside(order.device).replays(works, "a server's steps") if order.is_cuda else nullcontext(works) as steps:
         for _ in range(len(order)):
-            for _ in range(whole):
-                steps[0]()
-            if rest in works:
-                steps[-1]()
+            for once, times in zip(steps, each_epoch, strict=True):
+                for _ in range(times):
+                    once()
 
 
 class _Batches:

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from fedexperts.errors import MethodError, ModelError, SettingsError
 from fedexperts.methods.message import State
 from fedexperts.methods.neighbours import Neighbours
-from fedexperts.models import MODELS, Shape, cut
+from fedexperts.models import IMAGE_MODELS, MODELS, SLIM, Shape, cut
 from fedexperts.task import ClientSpec
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
@@ -56,7 +56,7 @@ def ask(experts: Sequence[State], embedded: Tensor, temperature: float, client: 
 @lru_cache(maxsize=64)
 def _model_of(layout: Layout, own: str, shape: Shape, classes: int) -> str:
     """The model whose expert has such tensors: they do not say how they are put together, but models are few."""
-    for name in (own, *MODELS):
+    for name in (own, *MODELS, *(f"{name}/{slim}" for name in IMAGE_MODELS for slim in SLIM)):
         with suppress(SettingsError, ModelError), torch.device("meta"):  # it may not be for such data
             if _layout(cut(name, shape, classes)[1].state_dict()) == layout:
                 return name

@@ -131,22 +131,23 @@ def _side_by_side(
 ) -> Iterator[Outcome]:
     """Each as soon as those that it begins with are there. None is handed out before somebody is free for it.
 
-    One that has no room beside the others goes on when one of them is over, with fewer side by side from then on.
+    One that has no room beside the others goes on when one of them is over, with fewer side by side from then on. That
+    it has none is an error if nobody else was allowed beside it.
     """
-    waiting, running = dict.fromkeys(missing), dict[Future[Outcome | str], Cell]()
+    waiting, running = dict.fromkeys(missing), dict[Future[Outcome | str], tuple[Cell, int]]()
     with _workers(min(jobs, len(missing))) as pool:
         while waiting or running:
-            unfinished = {*waiting, *running.values()}
+            unfinished = {*waiting, *(cell for cell, _ in running.values())}
             ready = [cell for cell in waiting if unfinished.isdisjoint(cell.needs)]
             for cell in ready[: jobs - len(running)]:
                 del waiting[cell]
-                running[pool.submit(_beside, cell, trackers)] = cell
+                running[pool.submit(_beside, cell, trackers)] = cell, jobs
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                outcome, cell = done.result(), running.pop(done)
+                outcome, (cell, beside) = done.result(), running.pop(done)
                 if isinstance(outcome, Outcome):
                     yield replace(outcome, cell=cell)
                     continue
-                if jobs == 1:
+                if beside == 1:
                     raise RoomError(f"{cell.name}: {outcome}")
                 waiting, jobs = {cell: None, **waiting}, max(1, len(running))
                 display.say(f"{cell.name} has no room beside the others and goes on later; side by side are now {jobs}")
@@ -210,7 +211,7 @@ def _beside(cell: Cell, observers: Sequence[Observer]) -> Outcome | str:
     except (RoomError, RuntimeError, MemoryError) as error:
         if not (isinstance(error, RoomError) or ran_out(error)):
             raise
-        return str(error).splitlines()[0]
+        return str(error).partition("\n")[0] or type(error).__name__
     finally:
         give_back()
 
