@@ -34,8 +34,8 @@ from fedexperts.models.zoo import (
 __all__ = [
     "BACKBONES", "IMAGE_MODELS", "MODELS", "SLIM", "TABLE_MODELS", "TEXT_MODELS", "BatchNorm", "BlockExperts",
     "Classifier", "ConvExtractor", "DeepGate", "DenseExperts", "ElasticExpert", "Extractor", "Gate", "GateActivation",
-    "GateNorms", "GateStart", "ModelRef", "ModelSource", "Outline", "OwnModel", "Parts", "Shape", "SparseExperts", "Stem",
-    "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "best_of", "blank", "build", "check_model",
+    "GateNorms", "GateStart", "ModelRef", "ModelSource", "Outline", "OwnModel", "Parts", "Shape", "SparseExperts",
+    "Stem", "SwitchNorm", "TableExtractor", "TextExtractor", "WordMean", "best_of", "blank", "build", "check_model",
     "check_own", "cut", "flat", "form", "is_backbone", "is_place", "model_ref", "out_shape", "own_model", "place_of",
     "reads_text", "smallest", "split", "strongest", "told_apart",
 ]  # fmt: skip
