@@ -2,13 +2,15 @@
 
 python benchmarks/pool.py                                 on the GPU if there is one, else on the CPU
 python benchmarks/pool.py --device cpu --images 100 --markdown FILE
+python benchmarks/pool.py --executor stacked --group-size 20      so many clients in a stack at a time
 
 A round: every client trains its gate an epoch over the pool and is evaluated. FedPer's personal module is the head,
 LG-FedAvg's the whole extractor. Memory is what the allocator of the GPU held at most beside the samples; on a CPU
-nobody counts it.
+nobody counts it, and what there is is the largest resident size of the process so far: ask for one of them only.
 """
 
 import argparse
+import resource
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +25,8 @@ COUNTS = (20, 100)
 def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, float]:
     clear()
     task = images(clients, "cnn-pm", sizes.images)
-    sim = simulation("pm-moe", task, device=sizes.device, options={"base": base})
+    values = {"device": sizes.device, "executor": sizes.executor, "group_size": sizes.group_size}
+    sim = simulation("pm-moe", task, {"base": base}, **values)
     on_gpu = sim.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -35,6 +38,8 @@ def phase_two(base: str, clients: int, sizes: argparse.Namespace) -> dict[str, f
     found["round and client, ms"] = found["round, ms"] / clients
     if on_gpu:
         found["peak MiB beside the data"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    else:
+        found["largest resident size, MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     sim.executor.close()
     return found
 
@@ -45,6 +50,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--bases", default="fedper,lg-fedavg")
     parser.add_argument("--clients", default=",".join(map(str, COUNTS)), help="with commas")
+    parser.add_argument("--executor", default="auto")
+    parser.add_argument("--group-size", type=int)
     parser.add_argument("--images", type=int, default=TRAIN if on_gpu else 50, help="of each client, to train")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--commit", help="what to call the code, where git is not there to ask")

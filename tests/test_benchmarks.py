@@ -14,7 +14,11 @@ SCRIPTS = Path(__file__).parent.parent / "benchmarks"
     ("script", "options", "finds"),
     [
         ("methods", ["--batch", "10", "--only", "fedavg,pm-moe"], ["| fedavg |", "| pm-moe |"]),
-        ("pool", ["--bases", "lg-fedavg"], ["| pool, MiB |", "| round, ms |"]),
+        (
+            "pool",
+            ["--bases", "lg-fedavg", "--executor", "stacked", "--group-size", "1"],
+            ["| pool, MiB |", "| round, ms |", "| largest resident size, MiB |"],
+        ),
         (
             "backbones",
             ["--batch", "10", "--only", "mobilenet"],
