@@ -252,7 +252,7 @@ def test_side_by_side_is_the_same_as_one_after_another(cli: Cli) -> None:
     ]
 
 
-NETS = """
+CROWDED = """
 from multiprocessing import parent_process
 from pathlib import Path
 
@@ -282,8 +282,8 @@ def huge(shape, classes):
 def test_a_run_without_room_beside_others_goes_on_alone_and_is_an_error_then(cli: Cli) -> None:
     def crowd(times: int, fedavg: str, out: str) -> tuple[int, str, str]:
         """Two runs side by side. Of a model there is no room for the first steps that it tries, so many."""
-        Path("nets.py").write_text(NETS.replace("TIMES", str(times)))
-        methods = f'methods = {{ standalone = {{ model = "nets:large" }}, fedavg = {{ model = "{fedavg}" }} }}'
+        Path("crowded.py").write_text(CROWDED.replace("TIMES", str(times)))
+        methods = f'methods = {{ standalone = {{ model = "crowded:large" }}, fedavg = {{ model = "{fedavg}" }} }}'
         recipe = MINE.replace('methods = ["standalone", "fedmoe"]', methods).replace("fedmoe = 95.5", "fedavg = 95.5")
         Path("mine.toml").write_text(recipe.split('[[cases]]\nname = "Three')[0])
         return cli("reproduce", "mine.toml", "--out", out, "--jobs", "2", "--executor", "loop")
@@ -297,7 +297,7 @@ def test_a_run_without_room_beside_others_goes_on_alone_and_is_an_error_then(cli
     once = Path("tried-1").stat().st_size // 2  # so often it tries before it gives up, beside the other one and alone
     Path("tried-1").unlink()
 
-    code, out, err = crowd(once, "nets:huge", "later")
+    code, out, err = crowd(once, "crowded:huge", "later")
     assert (code, err) == (0, "")
     assert all(said.format(title) in out for title in ("Standalone", "FedAvg")), "neither of them has tried it alone"
     assert [row["method"] for row in rows("later")] == ["standalone", "fedavg"]
